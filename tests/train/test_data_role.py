@@ -1,4 +1,4 @@
-"""The script in the role of a data server: it gets as far as its training, and then serves the loaders it has joined."""
+"""The script in the role of a data server: it gets as far as its training, then serves the loaders it has joined."""
 
 from pathlib import Path
 from typing import Any

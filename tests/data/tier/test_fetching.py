@@ -32,7 +32,7 @@ def test_more_servers_prepare_faster_until_training_is_the_limit() -> None:
     one, two, four, eight = map(seconds, (1, 2, 4, 8))
     assert two < 0.55 * one
     assert four < 0.55 * two
-    assert eight == pytest.approx(6.0, rel=0.1)  # 60 steps of 0.1 s: the trainer waits for the first batch alone
+    assert eight == pytest.approx(6.0 + 0.4, abs=0.05 * 6.0)  # 60 steps of 0.1 s, and the first batch is waited for
 
 
 def test_requests_under_way_are_bounded() -> None:

@@ -74,6 +74,7 @@ def test_who_comes_into_a_slot_hears_nothing_that_was_meant_for_the_one_before()
     early.wait(WAIT)
     assert one.messenger.call("c", "port", b"for c", deadline=WAIT).head == b"re for c"
     assert other.heads == [b"for c"]
+    assert soon(WAIT, lambda: len(served.heads) == 2), "a push has arrived before its handler is called"
     assert served.heads == [b"from b", b"before it is known there"]
     for member in (one, three):
         member.loop.close()

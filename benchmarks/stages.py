@@ -28,10 +28,11 @@ WORK, OVERHEAD = 0.002, 0.05
 """Seconds of a sample, and of a step beside its samples."""
 
 
-def measure(
-    folder: Path, name: str, stages: list[tuple[int, int]], steps: int, most: int
-) -> tuple[float, float, float]:
-    """Return seconds, core-seconds and the loss at the end."""
+Figures = tuple[float, float, float]
+"""Seconds, core-seconds, and the loss at the end."""
+
+
+def measure(folder: Path, name: str, stages: list[tuple[int, int]], steps: int, most: int) -> Figures:
     first = stages[0][1]
     words = ["--workers", str(first), "--spare", str(most - first)] if most > first else ["--workers", str(first)]
     job = [str(ROOT / "examples/growing_batch.py"), "--steps", str(steps), "--stages"]
@@ -58,7 +59,7 @@ def main() -> None:
     args = parser.parse_args()
     jobs = {f"{count} all along": (count, count) for count in range(1, args.most + 1)}
     jobs[f"1, then {args.most}"] = (1, args.most)
-    taken: dict[str, list[tuple[float, float, float]]] = {job: [] for job in jobs}
+    taken: dict[str, list[Figures]] = {job: [] for job in jobs}
     machine = machine_line()
     with tempfile.TemporaryDirectory() as folder:
         for turn in range(args.repeats):

@@ -5,7 +5,7 @@
 
 A stage is BATCHxWORKERS: samples of a step, and workers that share them. Small batches first, for many cheap steps;
 larger ones when the noise of gradients is what is left (Smith et al., "Don't Decay the Learning Rate, Increase the
-Batch Size", ICLR 2018). Few samples gain little from many workers, so each stage has its own number of them (`run.stage`).
+Batch Size", ICLR 2018). Few samples gain little from many workers, so each stage has its own number (`run.stage`).
 `--work` and `--overhead` make a step as long as a larger model would, whatever else the machine does.
 """
 

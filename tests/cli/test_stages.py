@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from forked import command, shoal
 
-pytestmark = pytest.mark.usefixtures("tidy")
+pytestmark = [pytest.mark.usefixtures("tidy"), pytest.mark.timeout(300)]
 
 SCRIPT = """
 import os, time, torch, shoal

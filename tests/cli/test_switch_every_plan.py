@@ -11,7 +11,7 @@ from test_switch_command import assert_exactly_once, finish, start, switches, wr
 
 from shoal.plan.plan import Plan
 
-pytestmark = pytest.mark.usefixtures("tidy")
+pytestmark = [pytest.mark.usefixtures("tidy"), pytest.mark.timeout(300)]
 
 KINDS = {
     "lock-step": ["allreduce", "int8"],
@@ -27,19 +27,18 @@ KINDS = {
 }
 
 
-def tour() -> list[str]:
-    """Plans in an order in which every two neighbouring kinds differ, and each kind follows two others."""
-    kinds = list(KINDS.values())
-    forward, across = [kind[0] for kind in kinds], [kind[1] for kind in kinds[::3] + kinds[1::3] + kinds[2::3]]
-    return [str(Plan.parse(text)) for text in [*forward[1:], *across, "fp16"]]
+FORWARD = [kind[0] for kind in KINDS.values()]
+ACROSS = [kind[1] for start in range(3) for kind in list(KINDS.values())[start::3]]
+"""In another order, so that every kind follows two others."""
 
 
-def test_a_run_goes_through_every_kind_of_plan(tmp_path: Path) -> None:
-    plans = tour()
-    write(tmp_path, plans, last=plans[-1])
+@pytest.mark.parametrize("plans", [FORWARD[1:], ACROSS], ids=["forward", "across"])
+def test_a_run_goes_through_every_kind_of_plan(tmp_path: Path, plans: list[str]) -> None:
+    wanted = [str(Plan.parse(text)) for text in [*plans, "fp16"]]
+    write(tmp_path, wanted, last=wanted[-1])
     finish(start(tmp_path, "--workers", "2"))
     found = [[event.plan for event in switches(tmp_path, worker)] for worker in range(2)]
-    assert found == [plans, plans]
+    assert found == [wanted, wanted]
     steps = [[event.step for event in switches(tmp_path, worker)] for worker in range(2)]
     assert steps[0] == steps[1]
     assert_exactly_once(tmp_path)

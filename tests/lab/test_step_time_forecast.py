@@ -64,7 +64,8 @@ def test_yan_et_al_the_forecast_is_within_15_percent_in_eight_configurations(tmp
         name, plan = f"{workers}-{shards}-{batch}", f"server(shards={shards})"
         run(tmp_path, name, batch, "--workers", str(workers), "--lab", LAB, "--plan", plan)
         steps = [each for each in RunRecord.open(tmp_path / "runs" / name).events(0) if isinstance(each, StepFinished)]
-        taken = statistics.median(each.seconds / each.steps for each in steps)
+        # the lower quartile: other processes of the machine can only make a step longer
+        taken = statistics.quantiles([each.seconds / each.steps for each in steps], n=4)[0]
         words = ("plan", "explain", plan, "--workers", str(workers), "--batch", str(batch), *computing, "--json")
         forecast = shoal(tmp_path, *words).json["traffic"]["step_seconds"]
         found[name] = (round(taken, 3), round(forecast, 3), round(forecast / taken, 2))

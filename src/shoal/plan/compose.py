@@ -28,7 +28,7 @@ def compose(wire: Sequence[NamedTerm], workers: int = 1) -> GradientCodec | None
     if not made and not around:
         return None
     if not made:
-        raise UsageError(f"'{around[0]}' goes round a codec and the plan has none; write one before it: topk(0.01)")
+        raise UsageError(f"'{around[0]}' goes around a codec and the plan has none; write one before it: topk(0.01)")
     if len(made) > 2:
         raise UsageError(f"'{made[2][0]}' is a third codec; a chain is a sparsifier and a codec for its values")
     term, first = made[0]

@@ -95,7 +95,7 @@ def test_several_models_and_a_chain_of_them(tmp_path: Path) -> None:
         (["digits@prod", "--goal", "soon"], "soon"),
         (["model.pt2"], "--trust-pt2"),
         (["digits@prod", "--processes", "some"], "--processes some is no number of processes; write 4, or 1:4"),
-        (["digits@prod", "--processes", "0"], "--processes 0 answers nothing"),
+        (["digits@prod", "--processes", "0"], "--processes 0 starts no process"),
         (["digits@prod", "--processes", "0:2", "--grpc-port", "0"], "give 1:2 with gRPC"),
         (["digits", "--rollout", "canary"], "--rollout 'canary': 'canary' is no stage"),
         (["digits", "--rollout", "shadow", "--rule", "errors<2"], "'errors<2' is no condition"),

@@ -120,4 +120,4 @@ def test_a_result_outside_is_not_ok() -> None:
 def test_one_host_cannot_be_checked(possible: None) -> None:
     result = shoal.invoke(app, ["check", "1 host"])
     assert result.exit_code == 2
-    assert "nobody to talk to" in result.stderr
+    assert "no link to another" in result.stderr

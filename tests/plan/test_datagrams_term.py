@@ -33,7 +33,7 @@ def test_its_text(text: str, canonical: str) -> None:
         ("datagrams(rate=9kbit)", "rate must be from 100kbit to 100gbit"),
         ("datagrams(steps=0)", "steps must be a whole number from 1 to 1000000"),
         ("datagrams, int8", "'int8(1024)' with 'datagrams': changes travel as they are"),
-        ("datagrams, local(8)", "'local(8, average)' with 'datagrams': nobody waits for a step there"),
+        ("datagrams, local(8)", "'local(8, average)' with 'datagrams': workers do not wait for each other there"),
         ("datagrams, balance(auto)", "changes of all count alike, whatever their share"),
         ("datagrams, allreduce", "both say how replicas agree"),
     ],

@@ -59,7 +59,7 @@ def test_what_is_no_order_is_refused_with_the_way_out(written: str, said: str) -
         ("order(needed), lowrank(2)", "something travels twice"),
         ("order(auto), wire(auto)", "something travels twice"),
         ("alone, order(needed)", "'alone' sends nothing"),
-        ("order(needed), feedback(on)", "goes round a codec"),
+        ("order(needed), feedback(on)", "goes around a codec"),
     ],
 )
 def test_what_does_not_go_together_is_refused(written: str, said: str) -> None:

@@ -124,7 +124,7 @@ def test_patterns_that_do_not_fit_the_model_are_refused(patterns: list[str], sai
         ("a: order(needed); *: fp16", "'order(needed)' in part 'a' and 'order(ready)' in part '*'"),
         ("a: halp(8); *: fp16", "'halp"),
         ("a: wire(auto); *: fp16", "'wire(auto)' in part 'a' measures whole steps"),
-        ("a: meet(gather); *: fp16", "part 'a': 'meet(gather)' goes round a codec and the plan has none"),
+        ("a: meet(gather); *: fp16", "part 'a': 'meet(gather)' goes around a codec and the plan has none"),
         ("balance(1:1); *: fp16", "'balance(1:1)' has 2 shares for 3 workers"),
         ("a: allreduce(edges=0-1:1-2:2-3); *: fp16", "part 'a': 'allreduce(edges=0-1:1-2:2-3)' is a tree of 4"),
     ],

@@ -46,7 +46,7 @@ def test_a_worker_by_itself_may_train_in_few_bits(text: str) -> None:
         ("weights, weights(frac=4)", "is the second weights of the plan; keep one"),
         ("halp, weights", "'halp(bits=8, mu=1.0, anchor=100, inner=200)' rounds the weights itself, so 'weights("),
         ("dorefa, halp", "so 'dorefa(w=1, a=2, g=6)' has no place beside it; keep one"),
-        ("weights, by_size(5)", "goes round a codec and the plan has none"),
+        ("weights, by_size(5)", "goes around a codec and the plan has none"),
         ("alone, dorefa, int8", "'int8(1024)' says what travels, but 'alone' sends nothing"),
     ],
 )

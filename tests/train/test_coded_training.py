@@ -126,7 +126,7 @@ def test_a_model_in_few_bits_from_the_command_line(plan, tmp_path):
     ("plan", "words"),
     [
         ("onebit, int8", "only a sparsifier's values are coded again"),
-        ("feedback(off)", "goes round a codec and the plan has none"),
+        ("feedback(off)", "goes around a codec and the plan has none"),
         ("topk(2)", "ratio must be a number from 1e-06 to 1"),
         ("alone, topk(0.1)", "'alone' sends nothing"),
         ("feedback(maybe), onebit", "errors must be one of on, off"),

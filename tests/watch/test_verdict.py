@@ -53,7 +53,7 @@ def test_inside_one_host_nothing_is_saved() -> None:
 def test_without_a_rate_it_says_so() -> None:
     found = judge(coded(0.020, 900.0, 0.001), NetworkEstimate(), PRICES, "gather")
     assert (found.saved, found.alternatives, found.faster) == (None, [], None)
-    assert "what it saved is not known" in found.words[0]
+    assert "its saving is unknown" in found.words[0]
 
 
 def test_no_codec_hears_what_fp16_would_do() -> None:

@@ -54,7 +54,7 @@ def contestants(plans: list[str], peers: str, workers: list[int]) -> list[BenchC
             for number in workers:
                 check(load(contestant.name), number)
     if not found:
-        raise UsageError("nobody takes part; name plans with --plans or peers with --peers")
+        raise UsageError("there are no contestants; name plans with --plans or peers with --peers")
     return found
 
 

@@ -3,9 +3,12 @@
 Exit codes: 0 done · 1 some run failed · 2 the command was wrong · 130 interrupted.
 """
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from shoal.cli.option_groups import with_option_groups
 
 if TYPE_CHECKING:
     from shoal.bench.session import BenchSetting
@@ -14,55 +17,63 @@ FEW_SEEDS = 3
 """Below this many seeds, a time to accuracy says more of luck than of a plan."""
 
 
-def bench(
-    script: Annotated[str, typer.Argument(help="The training script.", show_default=False)],
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="-- ARGS", help="Passed to the script.")] = None,
+@dataclass(frozen=True)
+class BenchOptions:
+    """What is measured, and how."""
+
     plans: Annotated[
         list[str] | None, typer.Option(help="Plans, separated by ';' (or ',' between whole plans); may be repeated.")
-    ] = None,
-    peers: Annotated[str, typer.Option(help="Of ddp, ddp-fp16, ddp-powersgd, ddp-localsgd.")] = "",
-    workers: Annotated[str, typer.Option("--workers", "-w", help="One number, or several for scaling: 1,2,4.")] = "2",
-    repeats: Annotated[int, typer.Option(min=1, help="Runs of each contestant.")] = 5,
-    until: Annotated[str | None, typer.Option(help="Train to a goal, and time it: 'accuracy>=0.97'.")] = None,
+    ] = None
+    peers: Annotated[str, typer.Option(help="Of ddp, ddp-fp16, ddp-powersgd, ddp-localsgd.")] = ""
+    workers: Annotated[str, typer.Option("--workers", "-w", help="One number, or several for scaling: 1,2,4.")] = "2"
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of each contestant.")] = 5
+    until: Annotated[str | None, typer.Option(help="Train to a goal, and time it: 'accuracy>=0.97'.")] = None
     seeds: Annotated[
         bool | None, typer.Option("--seeds/--one-seed", help="Another seed in every repeat; as default with --until.")
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the first repeat.")] = 0,
-    price: Annotated[float | None, typer.Option(min=0.0, help="Per core and hour: adds the modelled cost.")] = None,
+    ] = None
+    seed: Annotated[int, typer.Option(min=0, help="Of the first repeat.")] = 0
+    price: Annotated[float | None, typer.Option(min=0.0, help="Per core and hour: adds the modelled cost.")] = None
     lab: Annotated[
         str | None, typer.Option(metavar="SPEC", help="Emulated hosts: '4 hosts, 100mbit, 20ms' or a TOML file.")
-    ] = None,
-    out: Annotated[str | None, typer.Option(help="A new folder for records and report; made up if left out.")] = None,
+    ] = None
+    out: Annotated[str | None, typer.Option(help="A new folder for records and report; made up if left out.")] = None
+
+
+@with_option_groups
+def bench(
+    script: Annotated[str, typer.Argument(help="The training script.", show_default=False)],
+    options: BenchOptions,
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="-- ARGS", help="Passed to the script.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Last line of output: the report as JSON.")] = False,
 ) -> None:
     """Measure plans, and PyTorch's own tools, against each other on SCRIPT."""
     from shoal.cli.errors import interruptible, usage_errors
 
     with usage_errors(), interruptible():
-        setting = prepare(script, arguments or [], plans, peers, workers, repeats, until, seeds, seed, price, lab, out)
-        raise typer.Exit(measure(setting, json))
+        raise typer.Exit(measure(prepare(script, arguments or [], options), json))
 
 
-def prepare(
-    script: str,
-    arguments: list[str],
-    plans: list[str] | None,
-    peers: str,
-    workers: str,
-    repeats: int,
-    until: str | None,
-    seeds: bool | None,
-    seed: int,
-    price: float | None,
-    lab: str | None,
-    out: str | None,
-) -> "BenchSetting":
+def prepare(script: str, arguments: list[str], options: BenchOptions) -> "BenchSetting":
     """Check everything that can be wrong before hours are spent, and make the folder."""
+    from shoal.bench.draw import check_available
+    from shoal.bench.session import open_folder
+
+    setting = make_setting(script, arguments, options)
+    # Drawing comes last; that it is impossible must be said before hours of runs.
+    check_available()
+    if setting.until and setting.repeats < FEW_SEEDS:
+        told = f"{setting.repeats} repeats say little of time to {setting.until}; use {FEW_SEEDS} or more"
+        typer.echo(f"shoal: note: {told}", err=True)
+    open_folder(setting.out)
+    return setting
+
+
+def make_setting(script: str, arguments: list[str], options: BenchOptions) -> "BenchSetting":
+    """Return what the options come to; UsageError names the first that cannot be."""
     from pathlib import Path
 
     from shoal.bench.contestant import contestants
-    from shoal.bench.draw import check_available
-    from shoal.bench.session import BenchSetting, open_folder, worker_counts
+    from shoal.bench.session import BenchSetting, worker_counts
     from shoal.cli.run_checks import check_lab
     from shoal.core.errors import UsageError
     from shoal.core.goal import TrainingGoal
@@ -70,29 +81,25 @@ def prepare(
 
     if not Path(script).is_file():
         raise UsageError(f"no script {script!r} here; give the path of a Python file")
-    counts = worker_counts(workers)
-    hosts = check_lab(lab, max(counts)) if lab is not None else None
-    goal = TrainingGoal.parse(until) if until is not None else None
-    given = plans if plans is not None or peers else ["allreduce"]
-    setting = BenchSetting(
+    counts = worker_counts(options.workers)
+    hosts = check_lab(options.lab, max(counts)) if options.lab is not None else None
+    goal = TrainingGoal.parse(options.until) if options.until is not None else None
+    # Without plans and peers the default plan is measured; with peers alone, only they are.
+    given = options.plans if options.plans is not None or options.peers else ["allreduce"]
+    return BenchSetting(
         script=script,
         arguments=tuple(arguments),
-        contestants=tuple(contestants(given or [], peers, list(counts))),
+        contestants=tuple(contestants(given or [], options.peers, list(counts))),
         workers=counts,
-        repeats=repeats,
+        repeats=options.repeats,
         until=goal,
-        seed=seed,
-        other_seeds=goal is not None if seeds is None else seeds,
-        price=price,
-        lab=lab or "",
+        seed=options.seed,
+        other_seeds=goal is not None if options.seeds is None else options.seeds,
+        price=options.price,
+        lab=options.lab or "",
         replayed=hosts is not None and hosts.compute == "replay",
-        out=Path(out or new_id("bench")).absolute(),
+        out=Path(options.out or new_id("bench")).absolute(),
     )
-    check_available()
-    if goal and repeats < FEW_SEEDS:
-        typer.echo(f"shoal: note: {repeats} repeats say little of time to {goal}; use {FEW_SEEDS} or more", err=True)
-    open_folder(setting.out)
-    return setting
 
 
 def measure(setting: "BenchSetting", json: bool) -> int:

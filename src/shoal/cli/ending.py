@@ -29,6 +29,7 @@ def registered(directory: Path) -> str:
     import json
 
     try:
+        # Written by a worker, so it may be missing or torn.
         told = json.loads((directory / "model.json").read_bytes())
         return f"; shoal models show {told['model']}"
     except (OSError, ValueError, KeyError, TypeError):

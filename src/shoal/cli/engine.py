@@ -51,6 +51,7 @@ def find_engine(words: EngineWords, options: "RunOptions") -> "LaunchEngine | No
     """The engine the command names, or that has started it on several machines; None: this machine alone."""
     from shoal.launch.engines.table import find_surrounding, make_engine, split_on
 
+    # A lab and an address are this machine's: the engine around is then not asked.
     stays = options.lab is not None or options.wanted.listen is not None
     found = "" if words.on is not None or stays else find_surrounding(os.environ)
     if found:
@@ -88,6 +89,7 @@ def find_engine(words: EngineWords, options: "RunOptions") -> "LaunchEngine | No
     )
     if found and engine.role is EngineRole.HEAD and "--quiet" not in words.flags:
         typer.echo(f"shoal: started by {found}: all its machines take part; --on local stays on this one", err=True)
+    # The null engine: an ordinary run.
     alone = name == "local" and not where and (words.nodes or 1) == 1
     return None if alone and not words.dry_run else engine
 
@@ -157,6 +159,7 @@ def expiry(engine: "LaunchEngine") -> Iterator[None]:
 
     def heard(number: int, frame: FrameType | None) -> None:
         engine.expire()
+        # As Ctrl-C: workers save a checkpoint and end.
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGUSR1, heard)

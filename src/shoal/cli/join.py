@@ -94,7 +94,7 @@ def credential(found: "KeyFile", server: str | None, file: str) -> "ClientCreden
     run = check_key(server.encode()) if server is not None else found.run
     if run is None or run == found.keys.public:
         raise UsageError(
-            f"{file!r} is a pair without the public key of a run; if it is the run's own, whoever has it can pose as "
+            f"{file!r} is a pair without the public key of a run; if it is the run's own, its holder can pose as "
             f"the run: keep it there, type shoal keys invite {file} --out NEW there, and join with NEW; if it is this "
             "machine's own, give the run's public key with --server"
         )
@@ -123,11 +123,13 @@ def prepare(
     slots = tuple(slot_of(member) for member in brief.members)
     directory = open_joined(brief, slots, runs)
     script = directory / "script" / brief.name
+    # A folder of its own, because the script's folder is where Python looks for modules.
     script.parent.mkdir()
     script.write_bytes(brief.script)
     if brief.until:
         os.environ[UNTIL_VARIABLE] = brief.until
     else:
+        # The goal is the run's: one of this machine's environment would end its workers alone.
         os.environ.pop(UNTIL_VARIABLE, None)
     warm(plan, len(slots), links=True)
     from shoal.launch.job import LaunchJob

@@ -41,7 +41,7 @@ def invite(
     out: Annotated[str, typer.Option("--out", "-o", metavar="FILE", help="Where to write the invitation.")],
     workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="Workers it is good for at a time.")] = 1,
 ) -> None:
-    """Make a key file for one machine that may join the run; give it to nobody else. It holds no secret of the run."""
+    """Make a key file for one machine that may join the run; give it to no one else. It holds no secret of the run."""
     from pathlib import Path
 
     from shoal.cli.errors import usage_errors

@@ -28,7 +28,7 @@ class ListenOptions:
     most: int = MOST_REMOTE_WORKERS
 
 
-NOBODY = ListenOptions()
+NOT_LISTENING = ListenOptions()
 
 
 def check_listen(
@@ -58,7 +58,7 @@ def check_listen(
     allow_list = AllowList(allowed(wanted.allow), allow_file(file.absolute()))
     if keys.public in allow_list:
         raise UsageError(
-            f"--allow {keys.public.decode()} is the run's own key, whose secret half lets nobody join; make an "
+            f"--allow {keys.public.decode()} is the run's own key, which admits no machine; make an "
             f"invitation with shoal keys invite {wanted.key} --out FILE"
         )
     check_own(host, port, "--listen")
@@ -129,6 +129,7 @@ def brief(job: "LaunchJob") -> "RunBrief":
     from shoal.plan.load import load
     from shoal.plan.registry import packages_of
 
+    # The name becomes a file on other machines, so it must not be a path.
     name = job.script.name if re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", job.script.name) else "script.py"
     return RunBrief(
         run=job.run,

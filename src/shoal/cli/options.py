@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shoal.cli.listen import NOBODY, ListenOptions
+from shoal.cli.listen import NOT_LISTENING, ListenOptions
 
 if TYPE_CHECKING:
     from shoal.launch.engines.base import LaunchEngine
@@ -28,7 +28,7 @@ class RunOptions:
     resume: str | None = None
     survive: tuple[int, int] = (3, 1)
     """Restarts of a lost worker, and the least number of living ones."""
-    wanted: ListenOptions = NOBODY
+    wanted: ListenOptions = NOT_LISTENING
     """Which machines may join."""
     share: str | None = None
     """How much of every batch each worker computes."""

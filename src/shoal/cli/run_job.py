@@ -34,6 +34,7 @@ def supervise(job: "LaunchJob", options: RunOptions, *, json: bool, quiet: bool)
         pass  # everything is stopped; what there is of the run is summed up below
     sweep(job.dir)
     record = RunRecord.open(job.dir)
+    # Only of a run that ended well: after a failure replicas may differ by the step under way.
     workers = read_workers(record) if code == 0 else []
     different = find_different(workers)
     warnings = (find_different_remote(workers, record.remote_ends()), find_early(workers))

@@ -203,7 +203,9 @@ def read_process_range(text: str) -> tuple[int, int]:
     if not (low.isdecimal() and (high or low).isdecimal() and 0 <= int(low) <= int(high or low) <= MOST_PROCESSES):
         raise UsageError(f"--processes {text} is no number of processes; write 4, or 1:4, up to {MOST_PROCESSES}")
     if not int(high or low):
-        raise UsageError(f"--processes {text} answers nothing; write 0:1 for one that ends while nobody asks")
+        raise UsageError(
+            f"--processes {text} starts no process; write 0:1 for one that ends while there are no requests"
+        )
     return int(low), int(high or low)
 
 

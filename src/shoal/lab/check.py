@@ -50,7 +50,7 @@ class LabCheckResult(msgspec.Struct, frozen=True):
 def check(spec: LabSpec) -> Iterator[LabCheckResult]:
     """Measure a lab of this spec, one result after the other; its events do not happen."""
     if spec.size < 2:
-        raise UsageError("one host has nobody to talk to; check a lab of 2 hosts or more")
+        raise UsageError("one host has no link to another; check a lab of 2 hosts or more")
     with NetworkLab(msgspec.structs.replace(spec, events=())) as lab:
         for a, b in _pairs(spec):
             yield _round_trip(lab, a, b)

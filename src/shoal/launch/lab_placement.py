@@ -21,8 +21,7 @@ from shoal.lab.spec import LabSpec
 from shoal.lab.speed import how
 from shoal.lab.timeline import EventTimeline
 from shoal.launch.data_seats import DataServerSeat, DataTierAddress
-from shoal.launch.job import LaunchJob
-from shoal.launch.placement import CoordinatorEndpoint, LocalPlacement, WorkerPlacement
+from shoal.launch.placement import CoordinatorEndpoint, WorkerPlacement
 from shoal.launch.services import ServiceSeat
 from shoal.membership.credentials import ClientCredentials, ServerCredentials
 from shoal.membership.elastic_session import ElasticSession
@@ -129,12 +128,3 @@ class LabPlacement(WorkerPlacement):
         self.lab.close()
         if self._journal is not None:
             self._journal.close()
-
-
-def place_workers(job: LaunchJob, arena: SharedArena) -> WorkerPlacement:
-    """Return where a job's workers go: where it says, into its lab, or on this host."""
-    if job.place is not None:
-        return job.place(job, arena)
-    if job.lab is None:
-        return LocalPlacement(arena)
-    return LabPlacement(job.lab, arena, job.dir, job.survive is not None, job.workers)

@@ -20,7 +20,6 @@ from shoal.hosts.status_board import BYTES, StatusBoard, WorkerState
 from shoal.launch.announcement import RunAnnouncement
 from shoal.launch.failures import OutOfMemoryWatch, RunFailure, WorkerProcess, blame, parse, secondary, set_aside
 from shoal.launch.job import JobWatcher, LaunchJob
-from shoal.launch.lab_placement import place_workers
 from shoal.launch.launcher_services import LauncherServices
 from shoal.launch.policy import LossPolicy
 from shoal.launch.server_choice import ServerChoice
@@ -28,7 +27,7 @@ from shoal.launch.stop_requests import StopRequests, reap, signal_group
 from shoal.launch.supervisor import RunSupervisor
 from shoal.launch.user_requests import UserRequests
 from shoal.launch.worker_output import WorkerOutput
-from shoal.launch.worker_starter import WorkerStarter
+from shoal.launch.worker_starter import WorkerStarter, place_workers
 from shoal.launch.worker_tuning import WorkerTuner
 
 # Seconds between two rounds of `_watch`, when no worker writes.

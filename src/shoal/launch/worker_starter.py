@@ -7,11 +7,13 @@ from typing import NoReturn
 
 from shoal.core.signals import held_back
 from shoal.groups.base import deadline_seconds
+from shoal.hosts.arena import SharedArena
 from shoal.launch.context import WorkerContext, inherit
 from shoal.launch.failures import WorkerProcess
 from shoal.launch.job import LaunchJob
+from shoal.launch.lab_placement import LabPlacement
 from shoal.launch.launcher_services import LauncherServices
-from shoal.launch.placement import WorkerPlacement
+from shoal.launch.placement import LocalPlacement, WorkerPlacement
 from shoal.launch.supervisor import RunSupervisor
 from shoal.launch.worker import become_worker
 from shoal.launch.worker_output import Ends, WorkerOutput
@@ -76,3 +78,12 @@ class WorkerStarter:
                 attempt=job.attempt,
             )
         )
+
+
+def place_workers(job: LaunchJob, arena: SharedArena) -> WorkerPlacement:
+    """Return where a job's workers go: where it says, into its lab, or on this host."""
+    if job.place is not None:
+        return job.place(job, arena)
+    if job.lab is None:
+        return LocalPlacement(arena)
+    return LabPlacement(job.lab, arena, job.dir, job.survive is not None, job.workers)

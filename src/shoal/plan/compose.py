@@ -20,6 +20,7 @@ def compose(wire: Sequence[NamedTerm], workers: int = 1) -> GradientCodec | None
     if automatic is not None and len(wire) > 1:
         others = ", ".join(str(term) for term in wire if term is not automatic)
         raise UsageError(f"'{automatic}' chooses by itself and stands alone; leave it or '{others}' out")
+    # The run makes the codec once it has measured.
     if automatic is not None:
         return None
     around = [term for term in wire if isinstance(term, WrapperTerm)]
@@ -28,7 +29,8 @@ def compose(wire: Sequence[NamedTerm], workers: int = 1) -> GradientCodec | None
     if not made and not around:
         return None
     if not made:
-        raise UsageError(f"'{around[0]}' goes round a codec and the plan has none; write one before it: topk(0.01)")
+        raise UsageError(f"'{around[0]}' goes around a codec and the plan has none; write one before it: topk(0.01)")
+    # The second writes the values of the first; what it writes cannot be chosen from again.
     if len(made) > 2:
         raise UsageError(f"'{made[2][0]}' is a third codec; a chain is a sparsifier and a codec for its values")
     term, first = made[0]

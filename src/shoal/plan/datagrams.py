@@ -13,7 +13,7 @@ LEAST_BITS = 100_000
 
 class DatagramsTerm(PlanTerm, frozen=True, tag="datagrams"):
     """Every worker makes its own steps on its part of every batch and sends the sum of its changes to all others, block
-    by block and again and again, as encrypted UDP datagrams; nobody waits for one, and a later one makes up for one
+    by block and again and again, as encrypted UDP datagrams; no worker waits for one, and a later one makes up for one
     that is lost. After some steps, and at the end of a pass, all meet and add up all changes without losses: replicas
     become equal, samples are committed, checkpoints taken, newcomers let in.
 

@@ -11,7 +11,7 @@ SECONDS = 60.0
 
 
 class DeadlineTerm(PlanTerm, frozen=True, tag="deadline"):
-    """All workers make a step together on the server, and nobody waits for the slowest: a step is taken as soon as all
+    """All workers make a step together on the server, without waiting for the slowest: a step is taken as soon as all
     but `backups` workers have pushed their changes, or `seconds` after the first of them; those that came make up for
     the others. A worker that comes late goes on with the step that is open then. Its push comes to nothing, and its
     samples are leased again, or with late=add counts by its share in that step. Samples are leased, so a slow

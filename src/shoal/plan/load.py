@@ -51,6 +51,7 @@ def parse_toml(text: str) -> Plan:
     table = _read_table(text)
     if GROUPS in table:
         return _of_groups(table)
+    # Taken out, because the rest of the table holds terms of the whole model.
     parts = table.pop(PARTS, [])
     plan = _assemble(table, (*AXES, PARTS, GROUPS), "")
     if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
@@ -134,6 +135,7 @@ _EXAMPLES: dict[Axis, str] = {
 
 
 def _term(axis: Axis, written: str) -> NamedTerm:
+    # The same parser as for the text, so that a file can say nothing that a text cannot.
     calls = parse(written)
     if len(calls) > 1:
         raise UsageError(f"{axis} holds {len(calls)} terms; write one, and the others under their own keys")

@@ -69,6 +69,7 @@ def check_patterns(patterns: Sequence[str]) -> None:
 
 def match_parts(patterns: Sequence[str], names: Sequence[str]) -> list[int]:
     """Return the number of the part of each name; raise UsageError for names that no pattern matches."""
+    # fnmatchcase: names of parameters are case-sensitive on every system.
     found = [next((n for n, pattern in enumerate(patterns) if fnmatchcase(name, pattern)), -1) for name in names]
     left = [name for name, part in zip(names, found, strict=True) if part < 0]
     if left:

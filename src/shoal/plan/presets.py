@@ -245,7 +245,7 @@ PRESETS: dict[str, NamedPlan] = {
         text="allreduce(straight), local(5, average)",
         cites='Li et al. 2015, "MALT: Distributed Data-Parallelism for Existing ML Applications"',
         note="every 5 steps each worker sends its change straight to all others and averages what it gathers; peers "
-        "wait for each other here, and a lost one stops nobody",
+        "wait for each other here, and a lost one stops no other",
     ),
     "1bit-sgd": NamedPlan(
         text="allreduce, every(1), onebit(2048)",
@@ -255,7 +255,7 @@ PRESETS: dict[str, NamedPlan] = {
     "2bit-mxnet": NamedPlan(
         text="allreduce, every(1), twobit(0.01)",
         cites='Chen et al. 2015, "MXNet"; 2-bit compression of its KVStore',
-        note="three levels round a threshold, with residual; MXNet's 0.5 is for gradients summed over a batch",
+        note="three levels around a threshold, with residual; MXNet's 0.5 is for gradients summed over a batch",
     ),
     "terngrad": NamedPlan(
         text="allreduce, every(1), ternary(clip=2.5, packing=plain)",

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 GROUPS = {"shoal.codecs": "codec", "shoal.synchronizers": "synchronizer"}
 """Group of entry points -> what its members are."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,39}\Z", re.ASCII)
+# What a plan's text can say; anything else could not be written into a record.
 TYPES = (int, float, str)
 
 Codec = TypeVar("Codec", bound="type[CodecSettings]")
@@ -73,6 +74,7 @@ def register_synchronizer(kind: Settings) -> Settings:
 
 def _register(kind: type[NamedTerm], word: str) -> None:
     taken = _registered.get(kind.name)
+    # The same class again is no conflict: a notebook runs its cells more than once.
     if taken is not None and (taken.__module__, taken.__qualname__) != (kind.__module__, kind.__qualname__):
         raise UsageError(f"{word} {kind.name!r} is registered by {taken.__module__} already; choose another name")
     _registered[kind.name] = kind
@@ -95,6 +97,7 @@ def find_foreign(name: str) -> type[NamedTerm] | None:
     points = _entry_points(name)
     if not points:
         return None
+    # Choosing one would make the plan depend on the order of installation.
     if len(points) > 1:
         owners = " and ".join(sorted(str(package_of(point)) for point in points))
         raise UsageError(f"{_word(points[0])} {name!r} is in two packages, {owners}; uninstall one of them")

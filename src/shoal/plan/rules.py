@@ -216,7 +216,9 @@ def datagrams_carry_changes(plan: Plan, workers: int) -> None:
             "datagram does not bring; remove it, or write allreduce"
         )
     if plan.pace != EveryTerm():
-        raise UsageError(f"'{plan.pace}' with '{plan.exchange}': nobody waits for a step there; remove one of the two")
+        raise UsageError(
+            f"'{plan.pace}' with '{plan.exchange}': workers do not wait for each other there; remove one of the two"
+        )
     if plan.balance.shares != "even":
         raise UsageError(
             f"'{plan.balance}' with '{plan.exchange}': the changes of all count alike, whatever their share; remove it"

@@ -98,7 +98,7 @@ class AsyncTerm(PlanTerm, frozen=True, tag="async"):
     prefetch: Literal["false", "true"] = "false"
     """As for stale(…)."""
     samples: Literal["static", "leased"] = "static"
-    """As for stale(…): leased, a worker that is always slower trains less, and holds nobody up."""
+    """As for stale(…): leased, a worker that is always slower trains less, and delays no other."""
     speculate: float = 0.0
     """Updates of each other worker, on average, after which a forward pass is made again; 0: never."""
     round: int = ROUND

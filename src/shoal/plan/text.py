@@ -17,14 +17,17 @@ import msgspec
 from shoal.core.errors import UsageError
 from shoal.core.suggest import shown
 
+# Bounds what a text of a stranger (a page's form, a machine that joins) may cost to read.
 MAX_CHARACTERS = 1000
 MAX_TERMS = 32
+# What msgspec, torch and TOML hold.
 MAX_INTEGER = 2**63 - 1
 
 Value = int | float | str
 
 _TOKEN = re.compile(
     r"(?P<space>\s+)"
+    # Longer forms first: an edge or a ratio begins as a number does.
     r"|(?P<edges>\d+-\d+(?::\d+-\d+)*)"
     r"|(?P<ratio>\d+(?::\d+)+)"
     r"|(?P<float>[+-]?(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?|[+-]?\d+[eE][+-]?\d+)"
@@ -43,7 +46,7 @@ class TermCall(msgspec.Struct, frozen=True):
     named: tuple[tuple[str, Value], ...] = ()
 
 
-class _Token(msgspec.Struct, frozen=True):
+class _PlanToken(msgspec.Struct, frozen=True):
     kind: str
     """int, float, name, ratio, edges, end, or the mark itself."""
     text: str
@@ -59,13 +62,13 @@ def parse(text: str) -> list[TermCall]:
         raise UsageError(f"the plan has {len(text)} characters; at most {MAX_CHARACTERS} are read, so shorten it")
     if not text.strip():
         raise UsageError("the plan is empty; write 'allreduce, every(1)' or leave --plan out")
-    calls = _Parser(_tokens(text)).plan()
+    calls = _PlanParser(_tokens(text)).plan()
     if len(calls) > MAX_TERMS:
         raise UsageError(f"the plan has {len(calls)} terms; at most {MAX_TERMS} are read, so shorten it")
     return calls
 
 
-def _tokens(text: str) -> list[_Token]:
+def _tokens(text: str) -> list[_PlanToken]:
     tokens, at = [], 0
     while at < len(text):
         found = _TOKEN.match(text, at)
@@ -73,15 +76,15 @@ def _tokens(text: str) -> list[_Token]:
             raise UsageError(f"unexpected {shown(text[at])} at position {at + 1} of the plan; remove it")
         if found.lastgroup != "space":
             kind = found.group() if found.lastgroup == "mark" else str(found.lastgroup)
-            tokens.append(_Token(kind, found.group(), at + 1))
+            tokens.append(_PlanToken(kind, found.group(), at + 1))
         at = found.end()
-    return [*tokens, _Token("end", "", len(text) + 1)]
+    return [*tokens, _PlanToken("end", "", len(text) + 1)]
 
 
-class _Parser:
+class _PlanParser:
     """Recursive descent over the tokens; one method per line of the grammar."""
 
-    def __init__(self, tokens: list[_Token]) -> None:
+    def __init__(self, tokens: list[_PlanToken]) -> None:
         self._tokens = tokens
         self._at = 0
 
@@ -126,11 +129,11 @@ class _Parser:
         self._at += 1
         return _value_of(token)
 
-    def _inside(self, opened: _Token) -> None:
+    def _inside(self, opened: _PlanToken) -> None:
         if self._here.kind == "end":
             raise UsageError(f"unbalanced parenthesis: {opened} is never closed; add ')'")
 
-    def _take(self, what: str) -> _Token | None:
+    def _take(self, what: str) -> _PlanToken | None:
         """Consume and return the next token if it is of kind `what`; else return None."""
         token = self._here
         if token.kind != what:
@@ -138,18 +141,19 @@ class _Parser:
         self._at += 1
         return token
 
-    def _expect(self, what: str, words: str) -> _Token:
+    def _expect(self, what: str, words: str) -> _PlanToken:
         token = self._take(what)
         if token is None:
             raise UsageError(f"expected {words}, found {self._here}; write terms as name or name(value, key=value)")
         return token
 
     @property
-    def _here(self) -> _Token:
+    def _here(self) -> _PlanToken:
+        # The end stays the end, however often it is asked for.
         return self._tokens[min(self._at, len(self._tokens) - 1)]
 
 
-def _value_of(token: _Token) -> Value:
+def _value_of(token: _PlanToken) -> Value:
     if token.kind in ("name", "ratio", "edges"):
         return token.text
     value = int(token.text) if token.kind == "int" else float(token.text)

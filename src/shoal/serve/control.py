@@ -60,5 +60,6 @@ class SharedControl:
         if self._folder is not None:
             scratch = self._folder / f"control.{os.getpid()}"
             scratch.write_bytes(msgspec.json.encode(known))
+            # Readers take no lock, so they must find the old content or the new.
             os.replace(scratch, self._folder / "control.json")
         return known[name]

@@ -66,6 +66,7 @@ class FileSource:
             if self._loader is not None:
                 return {self._number: self._loader}  # it is in memory, and its file may be on its way back
             raise UsageError(f"cannot read {str(self._path)!r}: {error.strerror}") from None
+        # Time and size, because a copy may keep the time, and an edit the size.
         if (stamp := (status.st_mtime_ns, status.st_size)) != self._stamp:
             self._loader = file_loader(self._path, self._how)
             self._stamp, self._number = stamp, self._number + 1
@@ -130,6 +131,7 @@ class RegistrySource:
         if self._parsed.version is not None:
             chosen = [newest]
         else:
+            # Newer ones than the alias says are not tried yet.
             chosen = [each for each in self._registry.list(newest.name) if each.version <= newest.version]
         self._loaders = {each.version: self._loaders.get(each.version) or self._loader(each) for each in chosen}
         self._seen = newest.digest

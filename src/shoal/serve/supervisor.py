@@ -87,6 +87,7 @@ class WorkerSupervisor:
         self._adjust(now)
         pipes = [each.reader.pipe for each in self._workers.values()]
         asleep = not self._workers and self._goal.least == 0
+        # Not while workers live: they accept, and the supervisor would wake for each of their connections.
         watched = [*pipes, *([self._listening.fileno()] if asleep else [])]
         ready, _, _ = select.select(watched, [], [], PERIOD)
         if self._listening.fileno() in ready:
@@ -131,6 +132,7 @@ class WorkerSupervisor:
         worker.reader.close()
         del self._workers[slot]
         self._ended(pid)
+        # Before the first is ready it is the user's mistake; later a worker fails by itself and is replaced.
         if worker.error and not self._was_ready:
             raise UsageError(worker.error)
         if worker.leaving is None:
@@ -149,9 +151,11 @@ class WorkerSupervisor:
         self._scaler.observe(now, 0)
         waiting = sum(each.last.waiting for each in self._workers.values())
         service = self._busy / self._served if self._served else 0.0
+        # Until one is ready nothing is known of the load.
         wanted = self._goal.least if not self._was_ready else self._scaler.wanted(now, service, waiting)
         if not self._was_ready:
             wanted = max(1, wanted)
+        # The lowest slots, so that slots above the wanted number are those to end.
         for slot in range(wanted):
             if slot not in self._workers and now >= self._next_start:
                 self._start(slot)

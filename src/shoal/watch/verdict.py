@@ -142,7 +142,7 @@ def _words(found: CodecVerdict) -> list[str]:
     elif not found.wired:
         lines = [f"{found.codec} cost {cost}; inside one host nothing crosses a socket, so it saved nothing"]
     elif found.saved is None:
-        lines = [f"{found.codec} cost {cost}; what it saved is not known, for the network's rate is not"]
+        lines = [f"{found.codec} cost {cost}; its saving is unknown, because the rate of the network is"]
     elif found.saved > 0:
         lines = [f"{found.codec} saved about {_ms(found.saved)} of transfer and cost {cost}"]
     else:

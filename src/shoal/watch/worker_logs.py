@@ -21,7 +21,7 @@ def log_file(directory: Path, rank: int) -> Path:
 
 
 class LogWriter:
-    """Writes the lines of a run's workers; what cannot be written is left out, for a log must not end a training."""
+    """Writes the lines of a run's workers; those that cannot be written are left out: a log must not end a training."""
 
     def __init__(self, directory: Path, limit: int = LIMIT) -> None:
         self._dir, self._limit = directory, limit

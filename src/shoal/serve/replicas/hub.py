@@ -40,11 +40,12 @@ from shoal.serve.replicas.protocol import (
 )
 from shoal.serve.tensors import Tensors
 
+# Seconds between two looks at silence and deadlines; messages and batches wake the thread at once.
 TURN = 0.05
 SILENCE = 10.0
 """Seconds without a word after which a replica counts as lost; one whose connection ends is lost at once."""
 CLOSE_SECONDS = 5.0
-NOBODY = 30.0
+NO_REPLICA = 30.0
 """Seconds a batch waits for a replica where there is none."""
 
 
@@ -88,7 +89,7 @@ class ReplicaHub:
     def submit(self, program: SharedProgram, inputs: Tensors) -> "Future[Tensors]":
         """The outputs of a replica."""
         data = pack_tensors(inputs)
-        batch = ReplicaBatch(program.wanted.serial, data, now() + NOBODY)
+        batch = ReplicaBatch(program.wanted.serial, data, now() + NO_REPLICA)
         self._came.append(batch)
         os.eventfd_write(self._wakes, 1)
         return batch.answer
@@ -155,6 +156,7 @@ class ReplicaHub:
         self._send(route, RefuseReplica(reason))
 
     def _hear_state(self, route: bytes, state: ReplicaNews, peer: tuple[str, int] | None) -> None:
+        # Programs and tensors are exchanged in this version's own form.
         if state.version != __version__:
             self._refuse(route, f"it has Shoal {state.version[:40]} and the server {__version__}; install the same")
             return
@@ -179,6 +181,7 @@ class ReplicaHub:
             return
         del link.pieces[word.batch]
         if word.status != 200:
+            # Only these two: what a replica says must not raise anything else here.
             kind = RequestError if word.status < 500 else PredictFailed
             self._dealer.finish(route, batch, kind(printable(word.error)))
             return
@@ -190,6 +193,7 @@ class ReplicaHub:
     def _find_lost(self) -> None:
         connected = self._socket.connected()
         for route, link in list(self._links.items()):
+            # A killed process closes its connection at once, long before its silence would be noticed.
             if link.peer is not None and link.peer not in connected:
                 self._lose(route, "its connection ended")
             elif now() - link.heard > SILENCE:

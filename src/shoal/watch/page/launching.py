@@ -122,8 +122,10 @@ class RunLauncher:
             raise HTTPException(413, _too_large())
         folder = self.root / UPLOADS
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # With room for the largest one, because the length that a client tells need not be true.
         if sum(path.stat().st_size for path in folder.iterdir()) + LARGEST_UPLOAD > LARGEST_OF_ALL:
             raise HTTPException(507, f"{folder} holds {LARGEST_OF_ALL >> 30} GB of uploads; remove those not needed")
+        # Random, so that a name of the user's never becomes a path here.
         path = folder / f"{secrets.token_hex(8)}{suffix}"
         await self._keep(request, path)
         return json_answer({"data": path.name}, 201)
@@ -215,6 +217,7 @@ class RunLauncher:
                 raise UsageError(f"no built-in set {form.data!r}; there are {', '.join(DATASETS)}")
             return form.data
         if form.source == "upload":
+            # Only names that this page has made: no path leads out of the folder.
             if not re.fullmatch(r"[0-9a-f]{16}\.(csv|arff|npz|zip)", form.data):
                 raise UsageError(f"{form.data!r} is no upload of this page; upload the file again")
             path = self.root / UPLOADS / form.data
@@ -260,6 +263,7 @@ async def read_form(request: Request, kind: type[Form]) -> Form:
     """The body as one of ours; refused with 413 if it is long, with 400 if it is another."""
     body = b""
     async for piece in request.stream():
+        # Read in pieces, so that a body that does not end is refused instead of kept.
         body += piece
         if len(body) > LARGEST_FORM:
             raise HTTPException(413, f"a form of more than {LARGEST_FORM} bytes is refused")

@@ -37,6 +37,7 @@ from shoal.watch.worker import WorkerRecord, WorkerTally, find_state
 
 COLUMNS = ("seconds", "samples", "sent")
 """What is drawn by step of every worker."""
+# Bounds what a page of a run of weeks takes in memory.
 MOST_NAMES, MOST_NEWS = 48, 500
 """Logged scalars that are drawn; lines that are kept of what happened."""
 
@@ -127,6 +128,7 @@ class RunState:
         path = worker_file(self.dir, rank)
         worker = self._worker(rank, path)
         size = size_of(path)
+        # Asked several times a second: a file that has not grown is not opened.
         if worker.pieces is None and self._sizes.get(path) == size:
             return True
         for event in self._events(worker):
@@ -188,6 +190,7 @@ class RunState:
         worker.recent.add(event)
 
     def _add_scalar(self, name: str, step: int, steps: int, value: float) -> None:
+        # Told apart from the curve: a value that is no number cannot be drawn, and is what the user looks for.
         if not isfinite(value):
             self.broken.setdefault(name, step)
         if name not in self.scalars:

@@ -56,6 +56,12 @@ def test_nobody_outside_wire_asks_for_the_class_of_a_codec() -> None:
     assert [f"{path}, {found}" for path, text in named.items() for found in questions(ast.parse(text))] == []
 
 
+def test_every_codec_has_a_number_of_its_own() -> None:
+    """It stands in each payload's head, and is how a worker notices that another runs another codec."""
+    found = [int(n) for text in TEXTS.values() for n in re.findall(r"^    code = (\d+)$", text, re.MULTILINE)]
+    assert len(found) > 15 and len(set(found)) == len(found)
+
+
 def test_the_rule_sees_what_it_forbids() -> None:
     assert {"TopKCodec", "Int8Settings", "ErrorFeedback", "PartialCodec", "CastCodec"} <= CLASSES
     for line in (

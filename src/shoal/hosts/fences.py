@@ -22,3 +22,4 @@ def full_fence() -> None:
     """As `fence`, and what was written before is seen by all before anything is read after: x86 does not promise it."""
     with _lock:
         pass
+    fence()  # where one lock is not enough, because accesses may move into it from either side

@@ -25,7 +25,7 @@ class UniformCodec(CheckedCodec):
     """2^bits levels per layer."""
 
     name = "uniform"
-    code = 15
+    code = 18
     # Not dense: there is no level at zero, so a sum that is coded again gains noise where gradients are zero.
     kernel_names = ("pack_bits", "unpack_bits")
     bits: int = 6

@@ -42,7 +42,7 @@ def test_contestants_are_plans_and_peers() -> None:
 @pytest.mark.parametrize(
     ("plans", "peers", "why"),
     [
-        ([], "", "nobody"),
+        ([], "", "no contestants"),
         (["alone", "alone,every(1)"], "", "twice"),
         ([], "dpd", "did you mean 'ddp'"),
         (["x"], "", "x"),

@@ -19,6 +19,9 @@ from test_switch_command import (
     write,
 )
 
+from shoal.cli.switch import count_switches
+from shoal.plan.plan import Plan
+
 pytestmark = pytest.mark.usefixtures("tidy")
 
 SERVER, THREE, STALE, ASYNC, LAST = (
@@ -49,6 +52,8 @@ def test_a_script_goes_through_servers_and_back(tmp_path: Path, temporary: Path)
     assert found == list(enumerate(plans, 1))
     assert found == [(event.number, event.plan) for event in switches(tmp_path, 1)]
     assert_one_after_the_other(tmp_path, 5)
+    # what `shoal switch` asks of a run that has ended between two of its looks
+    assert [count_switches(str(tmp_path / "runs" / "one"), Plan.parse(plan)) for plan in (LAST, "local(9)")] == [1, 0]
     assert_exactly_once(tmp_path)
     assert not list(temporary.glob("shoal-servers-*"))
 

@@ -58,7 +58,7 @@ def test_the_newest_run_is_shown(runs: Path) -> None:
 
 def test_json_is_one_object(runs: Path) -> None:
     shown = json.loads(call(runs, "show", "--json").stdout)
-    assert list(shown) == ["info", "summary", "quantities", "verdict", "workers"]
+    assert list(shown) == ["info", "summary", "quantities", "verdict", "workers", "stages"]
     assert shown["info"]["run"] == shown["summary"]["run"] == "newer"
     assert (shown["summary"]["steps"], shown["summary"]["exit"]) == (4, -1)
     assert [worker["state"] for worker in shown["workers"]] == ["done", "unknown", "silent"]

@@ -90,6 +90,9 @@ class DataRun:
     def switch(self, plan: str) -> None:
         pass
 
+    def stage(self, name: str, *, workers: int) -> None:
+        pass
+
     def save(self, path: Any) -> None:
         pass
 

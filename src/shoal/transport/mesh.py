@@ -106,12 +106,14 @@ class LinkMesh:
 
     def wait(self, task: CollectiveTask, seconds: float) -> None:
         """Return when the task is done; raise its error, ViewEnded, PeerLost or DeadlineError."""
-        deadline, longest = Deadline.after(seconds), now() + SHARE * seconds
-        self._waiting = (now(), task)
+        looked = now()
+        deadline, longest = Deadline.after(seconds), looked + SHARE * seconds
+        self._waiting = (looked, task)
         try:
             while not task.done.wait(LOOK):
+                before, looked = looked, now()
                 if self._stands_back() and deadline.at < longest:  # the time another run takes is not the peers'
-                    deadline = Deadline(deadline.at + LOOK, seconds)
+                    deadline = Deadline(deadline.at + looked - before, seconds)
                 self._look_around(task.missing(), deadline)
             # The task failed because a new view aborted it; membership tells why, not the task's error.
             if task.error is not None and self._watcher is not None and self._watcher.disturbed:

@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 from torch.utils.data import Dataset
-from virtual_servers import KEY, Numbers, VirtualTier, expected, serving
+from virtual_data_servers import KEY, Numbers, VirtualTier, expected, serving
 
 from shoal.core.errors import UsageError
 from shoal.data.tier.batch_server import BatchServer

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch.utils.data import DataLoader
-from virtual_servers import KEY, Numbers, expected
+from virtual_data_servers import KEY, Numbers, expected
 
 from shoal.data.tier.batch_server import serve_batches
 from shoal.data.tier.fetching import BatchFetcher, FetchedLoader

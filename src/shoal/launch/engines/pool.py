@@ -54,8 +54,7 @@ class PoolEngine(LaunchEngine):
             sys.stdout.flush()
             words = ("run", *self.options.command)
             run = StartRun(words=words, folder=str(Path.cwd()), environment=dict(os.environ))
-            # The head writes to this command's own terminal, so nothing is passed on.
-            connection.send(run, (0, 1, 2))
+            connection.send(run, (0, 1, 2))  # the head writes to this command's own terminal: nothing is passed on
             while True:
                 message, _ = connection.receive()
                 if isinstance(message, CommandEnded):
@@ -104,7 +103,7 @@ class LeaseInput:
         self._connection = connection
 
     def write(self, data: bytes) -> int:
-        return len(data)  # the invitation was sent with the lease
+        return len(data)
 
     def flush(self) -> None:
         pass
@@ -127,8 +126,7 @@ class LeasedProcess:
             folder=str(Path.cwd()),
         )
         self._connection.send(asked, (out[1], err[1]))
-        # The agent's side has copies; with ours open the pipe would never end.
-        os.close(out[1])
+        os.close(out[1])  # the agent's side has copies; with ours open the pipe would never end
         os.close(err[1])
         self.stdin = LeaseInput(self._connection)
         self.stdout, self.stderr = os.fdopen(out[0], "rb"), os.fdopen(err[0], "rb")

@@ -120,6 +120,7 @@ class ServerConnection(ABC):
         self._asked.pop(number, None)
 
     def _take(self, server: int, number: int, head: bytes, arrays: list[Any]) -> None:
+        # forgotten, or answered a second time by the process that took over
         if number not in self._expected:
             return
         reply = decode_reply(head, f"server {server}")

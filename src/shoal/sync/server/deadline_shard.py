@@ -83,6 +83,7 @@ class DeadlineShard(ParameterShard):
         return PushOutcome.DROPPED if drops else PushOutcome.ADDED
 
     def _finish_rounds(self) -> None:
+        # one step at most: no member can push to the next one before this one is taken
         if self.has_begun and len(self.missing) <= self.terms.backups:
             self._take_step()
 
@@ -100,6 +101,7 @@ class DeadlineShard(ParameterShard):
         self.state.round += 1
         total = sum(update.weight for update in held.values() if update.clock == step)
         factor = 1.0 / total if 0.0 < total < 1.0 else 1.0
+        # by name, so that the bits do not depend on the order of arrival
         for name in sorted(held):
             update = held[name]
             self._apply(scaled(update.values, update.weight * (factor if update.clock == step else 1.0)))

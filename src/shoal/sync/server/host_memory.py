@@ -67,6 +67,7 @@ class HostMemory:
         own = self._among[self.slot]
         own[list(slots)] = number
         full_fence()
+        # only now: who sees the number must see every mark of the choice
         self.chosen[self.slot] = number
         full_fence()
 
@@ -139,6 +140,7 @@ class HostPartners:
     def await_speaker(self, row: Flags, number: int) -> int:
         """Return the slot whose results have this number; this worker's own if it has to make them."""
         while True:
+            # before the members are read, so that a change after that ends the wait
             self._watch.look()
             first = self.present()[0]
             if first == self._memory.slot:

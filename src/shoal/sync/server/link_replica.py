@@ -112,6 +112,7 @@ class LinkReplicaServer(LinkShardServer):
         with self._lock:
             if self._replica.is_primary:
                 self._hear_backup(word)
+            # once this process has taken over, entries of the dead primary come too late
             elif not self._term:
                 self._follow_log(word, message.arrays)
 

@@ -131,6 +131,7 @@ class LinkShardServer:
         return self._host.declare(member, request)
 
     def _open_port(self, request: DeclareRequest) -> None:
+        # these come in one request with the values, so a message holds both
         beside = sum(tensor.size for tensor in request.tensors if tensor.dtype == PARTS)
         largest = max((tensor.size for tensor in request.tensors), default=0) + beside + LARGEST_HEAD
         credit = CREDIT + len(request.tensors)

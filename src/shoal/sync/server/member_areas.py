@@ -82,11 +82,13 @@ class MemberAreas:
             said = decode_handover(data)
             if len(descriptors) != 1 or said.area >= MOST_AREAS:
                 raise PayloadError(f"{said.member} hands over area {said.area} with {len(descriptors)} descriptors")
+            # sealed: if its owner could shrink it, a read here would end this process by SIGBUS
             self._areas[said.member, said.area] = memoryview(map_sealed(descriptors[0], said.size))
             self._connections[connection].add((said.member, said.area))
         except (PayloadError, OSError) as error:  # whatever names that area is refused, and its sender told
             sys.stderr.write(f"shoal: memory that a worker handed to a server was refused: {error}\n")
         finally:
+            # the mapping holds the memory without them
             for each in descriptors:
                 os.close(each)
 

@@ -197,6 +197,7 @@ class CodedPayloads(ShardPayloads):
         self._count_up()
         found = []
         for server, flat in enumerate(self._copy(updates, since)):
+            # before encoding: what waits in the residual keeps the weight it was computed with
             if weight != 1.0:
                 flat *= np.float32(weight)
             found.append(self._encode(server, torch.from_numpy(flat)))
@@ -212,6 +213,7 @@ class CodedPayloads(ShardPayloads):
             reference = torch.from_numpy(held)
         moment = EncodeContext(self._seed, self._made, self._rank, server, reference)
         length = self.codec.encode_into(values, memory.layout, memory.state, moment, memory.out)
+        # 1: the weight is in the numbers already
         return PackedPush([memory.out[:length].numpy()], 1.0)
 
     def held(self, server: int) -> int | None:

@@ -69,6 +69,7 @@ class ReplicaProcess:
 
     def _socket(self, kind: int) -> "zmq.Socket[bytes]":
         socket = self._context.socket(kind)
+        # no high-water marks: a ROUTER that reaches one drops messages
         for option, value in ((zmq.LINGER, 0), (zmq.MAXMSGSIZE, LARGEST_PART), (zmq.SNDHWM, 0), (zmq.RCVHWM, 0)):
             socket.setsockopt(option, value)
         return socket

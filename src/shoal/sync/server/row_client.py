@@ -120,6 +120,7 @@ class RowClient:
             assert isinstance(reply, ValuesHead)
             found[places[server]] = self._read_values(server, arrays, len(places[server]))
             self.staleness = max(self.staleness, self._clocks[server] - reply.minimum)
+            # dropped, because nothing here counts waits by member
             self.servers.take_slowest(numbers[server])
         self.rows_pulled += len(rows)
         return found
@@ -151,6 +152,7 @@ class RowClient:
         self._check(rows)
         self.follow_view()
         places, nobody = self._places(rows), np.zeros(0, np.int64)
+        # `kept`: messages refer to these arrays until they are answered
         numbers, kept = {}, []
         for server in range(self._count):
             mine = places.get(server, nobody)

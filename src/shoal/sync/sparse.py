@@ -82,6 +82,7 @@ class SparseMeans:
         values = torch.cat([values for _, values in present])
         values = values if factor == 1.0 else values * factor
         shape = self.part.parameters[index].shape
+        # rows were checked when they were read
         mean = torch.sparse_coo_tensor(rows[None], values, shape, check_invariants=False).coalesce()
         return mean.to_dense() if index in self._dense else mean
 

@@ -35,6 +35,7 @@ HARMLESS = frozenset(
 
 def _touched(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if func in HARMLESS:
+        # else the call would come back here
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **kwargs)
     for tensor in list(_watched((*args, *kwargs.values()))):

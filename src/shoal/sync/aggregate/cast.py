@@ -68,6 +68,7 @@ class CastAggregator(PayloadAggregator, MembershipListener):
         leaving, numel = self._pairs[index][0], self._layouts[index].numel
         self._scales[index] = self._next[index]
         leaving[:numel].zero_()
+        # NaN stays in any sum, so all workers see it
         leaving[numel:].fill_(torch.nan)
         self._send(index)
 

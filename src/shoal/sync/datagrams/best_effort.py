@@ -101,6 +101,7 @@ class BestEffortExchange:
             self._cycle = self._make_cycle()
             found = next(self._cycle, None)
         self._idle = found is None
+        # "" is no member, so nothing leaves
         return found or (0, "")
 
     def _make_cycle(self) -> Iterator[tuple[int, str]]:

@@ -52,6 +52,7 @@ class DifferenceBlocks:
 
     def hear(self, member: str, number: int, block: int, values: Values) -> bool:
         """Take in a block of a member's changes; return False for one that is not newer than what is known."""
+        # without the lock: only the thread that receives reads and writes this
         newest = self._newest[member]
         if number <= newest[block]:
             return False

@@ -34,6 +34,7 @@ class CollectiveEngine(AllReduceEngine):
     def finish(self, index: int) -> None:
         try:
             self._works.pop(index).wait()
+        # torch.distributed raises this for a lost peer as for one that is late
         except RuntimeError as error:
             raise PeerLost(_lost("all-reduce of bucket", index, error)) from None
 

@@ -95,6 +95,7 @@ class AutoCodecExchange(WrappingExchange):
         return buckets
 
     def prepare(self) -> None:
+        # between two exchanges: in the one that decides, buckets are still being finished
         self._switch()
         super().prepare()
         self._started, self._unfinished, self._carries_figures, self._decision = [], set(), False, None

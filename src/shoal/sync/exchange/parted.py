@@ -67,6 +67,7 @@ class PartedExchange(GradientExchange):
     def prepare(self) -> None:
         for part in self._opened:
             part.prepare()
+        # after the parts, each of which has named its own codec
         self.observer.codec = self._text
 
     def start(self, index: int) -> None:

@@ -82,6 +82,7 @@ class AdaptiveRoundsSynchronizer(LocalStepsSynchronizer):
         seconds = read_seconds(known, step, inverse)
         if seconds is not None:
             common = mean / known
+            # the mean square less the square of the mean is what the changes differ by
             drift = max(0.0, last - common) / common if last >= 0 and common > 0 else None
             if self.chooser.update(RoundFigures(*seconds, drift)):
                 self.exchange.observer.report(CodecSwitched(f"local({self.chooser.steps})", self.chooser.reason))

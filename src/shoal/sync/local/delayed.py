@@ -189,6 +189,7 @@ class DelayedAverageSynchronizer(LocalStepsSynchronizer):
         self.land()
         tag = self.part.weights.tag().number
         view = self.part.session.view
+        # a weight above 0, because residuals of codecs may come, and means are 0 if all weights are
         self._launch_gradients([None] * len(self._parameters), 1.0 / len(view), tag, closes=True)
         self.land()
         self._close()

@@ -65,6 +65,7 @@ def find_state_names(optimizer: Optimizer) -> list[str]:
             f"state=average: what {type(optimizer).__name__} remembers cannot be found out ({error}); "
             "use an optimizer of torch.optim, or write state=keep"
         ) from None
+    # a count of steps has no dimension in torch.optim, so it differs in shape and stays each worker's own
     state = twin.state[sample]
     return sorted(
         n for n, t in state.items() if isinstance(t, Tensor) and t.shape == sample.shape and t.is_floating_point()

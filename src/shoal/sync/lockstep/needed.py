@@ -81,6 +81,7 @@ class NeededOrderSynchronizer(LockstepSynchronizer):
         super().backward_began()
 
     def gradient_arriving(self) -> None:
+        # autograd is about to add to `p.grad`, whose content must have come
         if self.pending:
             self.settle()
 
@@ -152,6 +153,7 @@ class NeededOrderSynchronizer(LockstepSynchronizer):
         if self.part.transaction.starts_at_end:
             super().deliver()
             return
+        # 1: members stay, so no share of a lost one has to be made up for
         self._sparse.deliver(1.0)
         for number in self.pending:
             if number != self.word:
@@ -202,6 +204,7 @@ class NeededOrderSynchronizer(LockstepSynchronizer):
         rest = sorted(
             (n for n, u in enumerate(self._urgencies) if u and n not in order), key=self._urgencies.__getitem__
         )
+        # one touch shows no order
         if len(order) > 1:
             self._set_priorities(order + rest)
 

@@ -57,6 +57,7 @@ class ButterflyMixingSynchronizer(LocalStepsSynchronizer):
         try:
             means = self._rounds.mean(own, weight, [0.0] * (MEETS + 1))
         finally:
+            # else the next meeting of all would be one of pairs
             self._schedule.step = None
         self._check_words(0)
         if self._rounds.total > 0:

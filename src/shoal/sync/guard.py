@@ -97,6 +97,7 @@ class ConvergenceGuard:
     def adapt(self, aggregator: PayloadAggregator) -> None:
         """Before a bucket starts: let the codec send as much as the last finding asked for."""
         ratio = float(self._ratio)
+        # only sparsifiers have a ratio, and their payloads are gathered
         if ratio and isinstance(aggregator, GatherAggregator) and aggregator.codec.get_ratio() != ratio:
             aggregator.codec = aggregator.codec.with_ratio(ratio)
 
@@ -106,6 +107,7 @@ class ConvergenceGuard:
         ratio = float(self._ratio)
         if finding.cosine >= self.budget:
             return GuardTightened(*facts, "kept", ratio or None)
+        # 0: a dense codec, which has no ratio; 1: everything is sent already
         if not 0.0 < ratio < 1.0:
             return GuardTightened(*facts, "outside", ratio or None)
         self._ratio.fill_(min(1.0, 2 * ratio))

@@ -69,6 +69,7 @@ class DifferenceBlocks:
         with self._lock:
             if not self._touched:
                 return None
+            # two arrays in turns: the caller reads one without the lock while the other fills
             self._arrived, self._spare, self._touched = self._spare, self._arrived, False
             self._arrived[:] = 0.0
             return self._spare[: self.size]

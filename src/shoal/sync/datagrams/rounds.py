@@ -157,6 +157,7 @@ class DatagramRoundsSynchronizer(LocalStepsSynchronizer):
 
     def _take(self, means: Sequence[Tensor | None], flight: RoundInFlight) -> None:
         """The sum of all changes, not their mean."""
+        # a remote worker may add anything to the sum of words
         counted = min(max(self._rounds.words[COUNTED], 0.0), float(len(self._rounds.view)))
         super()._take([mean * counted if mean is not None else None for mean in means], flight)
 

@@ -79,6 +79,7 @@ class CollectivePayloads(PayloadEngine):
 
     def _send(self, index: int, most: int) -> dist.Work:
         most = _padded(most)
+        # 8: the length that travels first
         self._wire[index] = (self.process_group.size() - 1) * (most + (0 if self._specs[index].exact else 8))
         if self._specs[index].pieces > 1:
             return self._send_pieces(index, most)

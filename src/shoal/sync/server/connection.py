@@ -146,6 +146,7 @@ class ServerConnection(ABC):
             if ask.expired:
                 ask = Deadline.after(ASK_SECONDS)
                 self._ask_for_whom(server, number)
+            # at half, so that a member that keeps others waiting is evicted before they give up
             if deadline.left < deadline.budget / 2:
                 for member in self._slowest.get(number, []):
                     self._waits_long(member, deadline.budget - deadline.left)

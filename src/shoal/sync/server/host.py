@@ -129,6 +129,7 @@ class ShardHost:
         self._guard.view = view
         for hosted in self._shards.values():
             hosted.follow(view.generation, view.members, view.hosts)
+            # pulls may have waited for lost members alone
             self._release(hosted)
         self._sums.follow(view.generation)
         # requests that named this view before the launcher did may be judged now
@@ -212,6 +213,7 @@ class ShardHost:
         elif isinstance(request, PushRequest):
             self._push(member, number, hosted, request, arrays)
         elif isinstance(request, WatchRequest):
+            # answered by `_release` below, at once if there are so many updates already
             hosted.watches.append((member, number, request.version))
         elif isinstance(request, PullRequest):
             self._pull(member, number, hosted, request, arrays)
@@ -219,6 +221,7 @@ class ShardHost:
             self._send(member, number, *hosted.serve_checkpoint(member, request, arrays))
         else:
             raise PayloadError(f"{member} asks for rows of shard {request.channel}, which is no table")
+        # whatever was asked, pulls of others may be ready now
         self._release(hosted)
 
     def _follow(self, hosted: HostedShard, request: OpenRequest | RoundRequest) -> None:

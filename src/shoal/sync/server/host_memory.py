@@ -134,6 +134,7 @@ class HostPartners:
     def present(self) -> list[int]:
         """Slots of this host's workers that are in this round, the one that speaks first."""
         here, left = self._here(self._session.newest_view), self._round() + 1
+        # names of lost workers stay: their changes may be in a push that is made later
         self.names.update({slot_of(each): each for each in here})
         return [slot for slot in map(slot_of, here) if self._memory.left[slot] != left]
 

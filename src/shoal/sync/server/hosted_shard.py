@@ -79,6 +79,7 @@ class HostedShard:
             return
         self.generation = generation
         if self.together is None:
+            # read first, because `change_view` forgets the clocks of lost members
             before = dict(self.shard.state.clocks)
             self.lost.update({member: clock - self.base for member, clock in before.items() if member not in members})
             self.shard.change_view(members, self.base)

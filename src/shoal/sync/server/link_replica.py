@@ -101,6 +101,7 @@ class LinkReplicaServer(LinkShardServer):
     def _say(self, word: ReplicaWord, parts: Sequence[Any] = ()) -> None:
         if not self._partner:
             return
+        # copies: what is pushed must not change before it has left
         data = [np.array(memoryview(part).cast("B"), np.uint8) for part in parts]
         self._mesh.messenger.push(self._partner, LOG_PORT, encode_word(word), data)
 

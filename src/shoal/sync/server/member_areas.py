@@ -45,6 +45,7 @@ class MemberAreas:
         self._landings: dict[tuple[str, int], ArrayPlace] = {}
 
     def _listen(self, file: str) -> socket.socket:
+        # SEQPACKET keeps messages apart, so each descriptor comes with its own head
         listener = self._register(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         listener.bind(file)
         os.chmod(file, 0o600)

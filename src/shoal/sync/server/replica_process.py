@@ -92,6 +92,7 @@ class ReplicaProcess:
             if self._host.is_primary:
                 self._host.take_overdue()  # before what has come meanwhile, which would be late under another timer
             self._poller.poll(round(1e3 * self._host.host.seconds_left(LOOK)))
+            # first, because a promotion changes which sockets there are
             self._hear_launcher()
             self._take(self._upstream, self._follow)
             self._take(self._backups, self._hear_backup)

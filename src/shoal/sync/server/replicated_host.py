@@ -75,6 +75,7 @@ class RequestHistory:
     def note(self, number: int, oldest: int) -> None:
         """A request comes, and its member has the replies to all before `oldest`."""
         self.handled.add(number)
+        # the member has the replies before that one, so it never asks for them again
         if oldest > self.oldest:
             self.oldest = oldest
             self.handled = {each for each in self.handled if each >= oldest}
@@ -225,6 +226,7 @@ class ReplicatedHost:
         # a WaitReply is not kept: the final reply comes under the same number
         if history is not None and number in history.handled and not isinstance(reply, WaitReply):
             history.replies[number] = KeptReply(encode(reply), [np.asarray(array) for array in arrays])
+        # a backup only keeps the reply: its member asks again after a takeover
         if self.is_primary:
             self._queue(member, number, reply, arrays)
 

@@ -72,6 +72,7 @@ class ParameterShard:
         clocks = self.state.clocks
         return min(
             (c for member, c in clocks.items() if member not in self.state.excused),
+            # all are excused: nobody is waited for
             default=max(clocks.values(), default=0),
         )
 
@@ -82,6 +83,7 @@ class ParameterShard:
             return PushOutcome.QUARANTINED
         if member not in state.clocks:
             return PushOutcome.LATE
+        # sent again after a takeover, or by the next worker of a host
         if update.clock < state.clocks[member]:
             return PushOutcome.AGAIN
         self._check_clock(update)

@@ -69,6 +69,7 @@ class LockFreeSynchronizer(LocalStepsSynchronizer):
             self._fill()
         self._steps_before = self.copy.steps()  # nobody steps before this worker has come
         self._await_all()
+        # not in `open`: a state that is loaded until now would overwrite what others have trained
         if not self.copy.attached:
             self.copy.attach()
         self._begun = True

@@ -50,4 +50,5 @@ class RingAllReduce(SumTask):
                 self.done.set()
 
     def missing(self) -> list[int]:
+        # the training thread may ask before the communication thread has begun the task
         return [self._view.before] if hasattr(self, "_view") else []

@@ -73,6 +73,7 @@ class ConvergenceGuard:
 
     def prepare(self) -> None:
         """Called before an exchange; again before the same one if the members change meanwhile."""
+        # else members changed before a bucket started, and the same exchange begins again
         if self._used:
             self._used, self._count = False, self._count + 1
             if self._due:

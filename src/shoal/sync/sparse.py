@@ -61,6 +61,7 @@ class SparseMeans:
         dense = gradient is not None and not gradient.is_sparse
         (self._dense.add if dense else self._dense.discard)(index)
         if gradient is not None:
+            # coalesced: rows that ascend, once each, which is all that `_unpack` accepts
             gradient = (gradient.to_sparse(1) if dense else gradient).coalesce()
             self.exchange.observer.raw_bytes += 4 * gradient.values().numel()
         message = _pack(gradient, self.exchange.weight)

@@ -68,6 +68,7 @@ class RunningStatistics:
                 number = bucket.plan.slots[slot].index
                 with torch.no_grad():
                     self._write(number, bucket.views[slot] / share)
+                # what is written here is no change of the layer's own
                 self._versions[number] = self.tensors[number]._version
 
     def _write(self, number: int, mean: Tensor) -> None:

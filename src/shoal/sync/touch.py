@@ -49,6 +49,7 @@ def _watched(values: Iterable[Any]) -> Iterator[Tensor]:
     for value in values:
         if isinstance(value, WatchedParameter | WatchedTensor):
             yield value
+        # functions such as torch.cat take tensors in lists
         elif isinstance(value, list | tuple):
             yield from _watched(value)
         elif isinstance(value, dict):

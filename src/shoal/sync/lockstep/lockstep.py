@@ -73,6 +73,7 @@ class LockstepSynchronizer(Synchronizer):
         self.tag = self.part.weights.tag()
         self.exchange.weight = self.part.weights.weight()
         self.part.transaction.begin(self)
+        # at once, because its bucket cannot leave without it
         self._put_tag()
 
     def begin_empty_handed(self) -> None:
@@ -135,6 +136,7 @@ class LockstepSynchronizer(Synchronizer):
         if bucket.missing == 0:
             self._start_full()
         else:
+            # inside one host this thread makes the sums, between layers
             self.exchange.progress()
         self.spent.wait += now() - packed
 

@@ -52,6 +52,7 @@ class NeededOrderSynchronizer(LockstepSynchronizer):
     def open(self, part: Part, state: State | None = None) -> None:
         super().open(part, state)
         last = [n for n, group in enumerate(self._indices) if group[0] < len(part.parameters)]
+        # the reverse of the backward pass, until a forward pass has shown its order
         self._set_priorities(last[::-1])
 
     def _lay_out(self) -> BucketLayout:

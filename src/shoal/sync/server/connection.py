@@ -104,6 +104,7 @@ class ServerConnection(ABC):
         """`landing`: memory that the arrays of the reply may be put into, and that nothing else uses until it is here;
         they may come elsewhere all the same."""
         self._number += 1
+        # before it leaves, because another thread may take the reply in at once
         self._expected.add(self._number)
         self._asked[self._number] = request.channel
         if landing is not None:

@@ -158,6 +158,7 @@ class LinkShardServer:
         return False
 
     def _send(self, member: str, number: int, reply: ShardReply, arrays: Sequence[Any]) -> None:
+        # not copied: without `shares` a host hands out arrays that nothing writes to again
         data = [np.frombuffer(array, np.uint8) for array in arrays]
         ticket = self._mesh.messenger.push(member, SERVED_PORT, NUMBER.pack(number) + encode(reply), data)
         self._unfetched[member].append((ticket, REPLY_BYTES + sum(each.nbytes for each in data)))

@@ -27,6 +27,7 @@ class ReplicatedLinkConnection(LinkServerConnection):
         found = sorted(group.servers.items())
         self._processes = [entry.member for _, entry in found]
         self._count = len(found) // 2
+        # after the fields above: it opens the port, and the communication thread calls `_hear` from then on
         super().__init__(group)
         self._names = self._processes[: self._count]
 

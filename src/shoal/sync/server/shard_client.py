@@ -182,6 +182,7 @@ class ShardClient:
             self.payloads.take_all(server, reply.version, arrays)
 
     def _from_last(self) -> Iterator[int]:
+        # server 0 keeps the account of samples, so what it counts has left for all others before
         return reversed(range(len(self.servers)))
 
     def _send_all(self, request: RoundMessage) -> dict[int, int]:

@@ -36,6 +36,7 @@ class RunningStatistics:
                     kept = name not in module._non_persistent_buffers_set
                     if not kept or not buffer.is_floating_point():
                         continue
+                    # a buffer that several modules share travels once
                     if id(buffer) in seen:
                         self._owners[seen[id(buffer)]].append((module, name))
                         continue

@@ -154,6 +154,7 @@ class CompressedExchange(WrappingExchange):
             out.fill_(torch.nan)
         if not direct:
             result.copy_(out)
+        # what an uncoded sum brings behind the gradients
         bucket.marks.copy_(torch.tensor(counts))
 
     def is_done(self, index: int) -> bool:

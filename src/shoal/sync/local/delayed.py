@@ -67,6 +67,7 @@ class DelayedAverageSynchronizer(LocalStepsSynchronizer):
                 f"stale({self.delay}) with allreduce: {part.names[part.sparse[0]]!r} has sparse gradients, which are "
                 "gathered in the step itself; write sparse=False, or every(1)"
             )
+        # before `super().open`, which reserves room for the words
         self.MORE_WORDS = 2 + len(trainable(part)[0])
         super().open(part, state)
 
@@ -139,6 +140,7 @@ class DelayedAverageSynchronizer(LocalStepsSynchronizer):
 
     def _take(self, means: Sequence[Tensor | None], flight: RoundInFlight) -> None:
         words = self._rounds.words
+        # finite, too: a remote worker may spoil a sum
         counts = self._rounds.total > 0 and all(is_finite(m) for m in means if m is not None)
         if words[CLOSES] > 0:
             self._add_residuals(means)

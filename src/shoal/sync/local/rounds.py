@@ -158,6 +158,7 @@ class LocalStepsSynchronizer(Synchronizer):
         sent, wire = seen.sent_bytes, seen.wire_bytes
         if not self._anchor.is_held:  # no step was made here, but others have made some
             self._anchor.remember()
+        # before anything is sent, because one NaN would spoil the sum of all
         bad = not self._is_finite()
         tag, own = self._weigh(places)
         own = 0.0 if bad else own
@@ -247,6 +248,7 @@ class LocalStepsSynchronizer(Synchronizer):
         """Make the outer step; nobody's change may count."""
         said = self._rounds.words[0]
         workers = int(min(said, MOST_MEMBERS)) if said >= 1 else 0  # a remote worker's word is in the sum
+        # finite, too: a remote worker may spoil a sum, and then the round changes nothing
         counts = self._rounds.total > 0 and all(is_finite(mean) for mean in means if mean is not None)
         self.totals.spoiled = self.totals.spoiled + 1 if flight.own > 0 and not counts else 0
         with torch.no_grad():

@@ -103,6 +103,7 @@ class StreamingRoundsSynchronizer(LocalStepsSynchronizer):
         if self._made < self.each:
             return
         self.land()
+        # known from the same landing on all workers
         if self._wanted:
             self.close_round()
             return

@@ -68,6 +68,7 @@ class RequestGuard:
             same = request.generation == self.view.generation
             if same and tuple(request.members) != self._members_of(request):
                 raise PayloadError(f"{member} names other members than the view of generation {request.generation} has")
+        # these read whole tables, or set rows to anything
         if isinstance(request, TableRequest) and member not in self.view.own:
             raise PayloadError(f"{member} asks for a checkpoint's part of a table; only the run's own workers do")
         if self._is_table(request.channel):
@@ -130,8 +131,10 @@ class RequestGuard:
             return True
         if member in self.view.own:
             return False
+        # the first values of a shard are to be those of the run's own workers
         if isinstance(request, OpenRequest):
             return request.channel not in rounds
+        # a round that begins levels the clocks of all
         return isinstance(request, RoundRequest) and request.round > rounds.get(request.channel, 0)
 
     def keep(self, early: EarlyRequest) -> None:

@@ -197,6 +197,7 @@ class ParameterShard:
         """All members have met and pushed all they had: apply what is kept, and set all clocks to the furthest."""
         self._journal(ClockEntry(None))
         state = self.state
+        # rounds that some members left before they were complete
         for clock in sorted(state.held):
             self._apply_round(state.held.pop(clock))
         furthest = max(state.clocks.values(), default=state.round)

@@ -213,6 +213,7 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
         tag, made = self.part.weights.tag().number, self._made
         self._rounds.mean([], self.part.weights.round_share(), (1.0, tag, float(tag) ** 2))
         self.formed = self._rounds.view
+        # all have met, so every push of the round is in the values
         self._begin_round(self.formed)
         members, numbers, squares = self._rounds.words
         # all numbers are equal if the mean of the squares is the square of the mean

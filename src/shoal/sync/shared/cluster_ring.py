@@ -89,6 +89,7 @@ class TokenRing:
     def agree(self, clusters: Sequence[int]) -> None:
         """All have stopped: make every copy the start of the round and the changes of all. If the worker that does so
         is lost, another does it again."""
+        # made once: a worker that was lost here may have overwritten copies already
         if not self._words[AGREED]:
             for place, agreed in enumerate(self.agreed):
                 self._add_up(place, clusters, agreed)

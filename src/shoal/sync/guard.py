@@ -168,6 +168,7 @@ class ConvergenceGuard:
         self._open = set(values)
         if self._due:  # a window of one exchange: its uncoded sum is made again
             self.engine.retry()
+        # the sum of a window that does not count any more
         elif again:
             self.engine.abandon()
 

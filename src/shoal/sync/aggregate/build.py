@@ -41,6 +41,7 @@ def build_aggregator(
         return LowRankAggregator(inner, engines.of("cpu"), engines.of("cpu"), feedback=inner is not codec)
     if codec.summed_as == "cast":
         casting = CastAggregator(cast(CastCodec, codec), engines.of("cpu"), group.size)
+        # where it clamps values depends on the number of workers
         group.session.listeners.add(casting, ListenerStage.exchange)
         return casting
     engine = engines.payloads()

@@ -51,6 +51,7 @@ class TwoStageAggregator(StatefulAggregator):
             raise UsageError(f"{type(codec).__name__} has no dense payloads to meet in two stages; use meet(gather)")
         self.rule = cast(PartialCodec, codec)
         self.codec, self.engine, self.rank, self.size, self.seed = self.rule.codec, engine, rank, size, seed
+        # a sum of p workers may be p times as large as what one of them sends
         self.owner = self.codec.for_sum_of(size)
         self._most = most
         self._halfway: list[int] = []

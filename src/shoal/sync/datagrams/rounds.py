@@ -84,8 +84,10 @@ class DatagramRoundsSynchronizer(LocalStepsSynchronizer):
     def _begin_round(self) -> None:
         """All come here, in the first step of a round."""
         self._anchor.remember()
+        # kept apart from own changes, which alone are offered to others
         self._others = torch.zeros(self._size)
         hosts, own = self.group.datagram_hosts(), self.part.session.member
+        # anew in each round, so that nothing of an earlier one can be taken for one of this
         sock, keys = open_socket(hosts[own]), DatagramKeyPair()
         try:
             told = self._tell(sock, keys)

@@ -79,6 +79,7 @@ class DelayedAverageSynchronizer(LocalStepsSynchronizer):
         self.land()
         gradients = [parameter.grad for parameter in self._parameters]
         tag, own = self._weigh([])
+        # all count alike where gradients add up: the mean is multiplied by the sum of weights again
         own = 1.0 if self.sums else own
         # none at all: they were not finite, and were taken away
         self._launch_gradients(gradients, own if any(g is not None for g in gradients) else 0.0, tag)

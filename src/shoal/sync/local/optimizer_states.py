@@ -52,6 +52,7 @@ class OptimizerStates:
 def find_state_names(optimizer: Optimizer) -> list[str]:
     """Return what an optimizer remembers of every element of a parameter, by making a step of one like it."""
     group = optimizer.param_groups[0]
+    # schedulers put more into a group than the optimizer's constructor takes
     known = inspect.signature(type(optimizer)).parameters
     sample = torch.zeros(1, requires_grad=True)
     sample.grad = torch.zeros(1)

@@ -203,6 +203,7 @@ class LockstepSynchronizer(Synchronizer):
 
     def retry(self) -> None:
         self.exchange.retry()
+        # rows of lost members do not count, so all rows are gathered again
         self._sparse.clear()
 
     def finish_locally(self) -> None:

@@ -134,6 +134,7 @@ class StepTimer:
         """None: nothing has come for the open step, and without a push there is nothing to take. 0: it is overdue."""
         if not self.shard.has_begun:
             return None
+        # the first look since this step has a push: its time begins now
         if self._step != self.shard.state.round:
             self._step, self._since = self.shard.state.round, moment
         return max(0.0, self._since + self.shard.terms.seconds - moment)

@@ -93,6 +93,7 @@ class RoundWatch:
 
     def __init__(self, session: MembershipSession, left: Flags) -> None:
         self._session, self._left = session, left
+        # this and `disturbed` are all that a FlagWaiter asks of a session
         self.elastic = session.elastic
         self.look()
 

@@ -164,6 +164,7 @@ class LinkReplicaServer(LinkShardServer):
     def _hear(self, message: ReceivedMessage) -> None:
         (oldest,), (number,) = NUMBER.unpack_from(message.head), NUMBER.unpack_from(message.head, NUMBER.size)
         with self._lock:
+            # a backup takes requests from the log alone
             if self._replica.is_primary and self._fetches(message.sender):
                 head = message.head[2 * NUMBER.size :]
                 self._replica.request(message.sender, number, oldest, head, message.arrays)

@@ -82,6 +82,7 @@ class LinkShardServer:
         while not self._launcher.over:
             with self._lock:
                 left = self._take_overdue()
+            # without the lock, so that ports are served while this thread waits
             word = self._launcher.hear(left)
             if word is not None:
                 self._obey(word)
@@ -117,6 +118,7 @@ class LinkShardServer:
     def _look_at_suspects(self) -> None:
         for rank, why in list(self._mesh.loop.suspects.items()):
             member = self._mesh.loop.book[rank].member
+            # once for each member: the launcher decides what becomes of it
             if member not in self._accused:
                 self._accused.add(member)
                 self._launcher.accuse(member, why)

@@ -67,6 +67,7 @@ class ShardPayloads:
         self.landings = [allocate(FLOAT * cut.size).view(np.float32) for cut in self.cuts]
         """By server: where its values are put; not to be read between a request for them and its reply."""
         self._index = [_index_values(cut, sizes) for cut in self.cuts]
+        # a parameter that lies whole in one shard is read where it arrives, without a copy
         whole = {piece.tensor: self.landings[s][at] for s, found in enumerate(self._index) for piece, at in found[0]}
         self.flat = [whole.get(number, np.zeros(0, np.float32)) for number in range(len(sizes))]
         """By parameter: the newest values that servers have sent. Of one that lies in one shard, in place."""
@@ -193,6 +194,7 @@ class CodedPayloads(ShardPayloads):
         return [[*own, each.parts] for own, each in zip(super().copy_values(tensors), self._memory, strict=True)]
 
     def pack(self, updates: Sequence[Tensor], weight: float, since: Sequence[Tensor] = ()) -> list[PackedPush]:
+        # random codecs draw by the number of the push
         self._made += 1
         self._count_up()
         found = []

@@ -58,5 +58,5 @@ def build_aggregator(
     if group.session.elastic and how != "gather" and codec.divisible:
         # a newcomer learns its place when it is let in
         return ElasticAggregator(engine, make, lambda: (0, 1) if group.session.waiting else (group.rank, group.size))
-    # gathered payloads do not depend on the number of workers, so one aggregator serves all views
+    # members stay, or payloads are gathered, which does not depend on their number
     return make(group.rank, group.size)

@@ -106,7 +106,7 @@ class LinkShardServer:
         book |= self._partners
         with self._lock:
             self._take_view(view)
-            # lost members fetch nothing any more, so their replies must not be counted
+            # lost members fetch nothing any more, so replies to them are forgotten
             self._unfetched = defaultdict(deque, {m: q for m, q in self._unfetched.items() if m in view.members})
         self._mesh.set_peers(book)
         for member in view.own:

@@ -145,6 +145,7 @@ class AveragingRound:
         self.finish()
 
     def abandon(self) -> bool:
+        # an aggregator may send nothing before it hears this (`largest.py`), and all must finish what started
         self.exchange.all_started()
         return self._started > 0
 

@@ -59,6 +59,7 @@ class BackwardHooks:
         for index, parameter in enumerate(self.parameters):
             if parameter.is_floating_point() or parameter.is_complex():
                 trained = parameter.requires_grad
+                # torch registers hooks only on tensors that require a gradient
                 parameter.requires_grad_(True)
                 handles.append(register(index, parameter))
                 parameter.requires_grad_(trained)
@@ -76,6 +77,7 @@ class BackwardHooks:
             # autograd alone keeps the pass alive: when an exception ends it, this reference dies with it
             running = _BackwardPass(self._finished)
             self._pass = weakref.ref(running)
+            # autograd calls this back when the whole pass has ended
             torch.autograd.Variable._execution_engine.queue_callback(running.end)
             self.listener.backward_began()
         self.listener.gradient_ready(index)

@@ -73,6 +73,7 @@ class ConvergenceGuard:
 
     def prepare(self) -> None:
         """Called before an exchange; again before the same one if the members change meanwhile."""
+        # else members changed before a bucket started, and the same exchange begins again
         if self._used:
             self._used, self._count = False, self._count + 1
             if self._due:
@@ -97,6 +98,7 @@ class ConvergenceGuard:
     def adapt(self, aggregator: PayloadAggregator) -> None:
         """Before a bucket starts: let the codec send as much as the last finding asked for."""
         ratio = float(self._ratio)
+        # only sparsifiers have a ratio, and their payloads are gathered
         if ratio and isinstance(aggregator, GatherAggregator) and aggregator.codec.get_ratio() != ratio:
             aggregator.codec = aggregator.codec.with_ratio(ratio)
 
@@ -106,6 +108,7 @@ class ConvergenceGuard:
         ratio = float(self._ratio)
         if finding.cosine >= self.budget:
             return GuardTightened(*facts, "kept", ratio or None)
+        # 0: a dense codec, which has no ratio; 1: everything is sent already
         if not 0.0 < ratio < 1.0:
             return GuardTightened(*facts, "outside", ratio or None)
         self._ratio.fill_(min(1.0, 2 * ratio))
@@ -165,6 +168,7 @@ class ConvergenceGuard:
         self._open = set(values)
         if self._due:  # a window of one exchange: its uncoded sum is made again
             self.engine.retry()
+        # the sum of a window that does not count any more
         elif again:
             self.engine.abandon()
 

@@ -22,6 +22,7 @@ class RetryableOperation:
         )
 
     def retry(self) -> None:
+        # raises the error that says why
         self.is_complete()
 
     def finish_locally(self) -> None:

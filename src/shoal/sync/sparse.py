@@ -61,6 +61,7 @@ class SparseMeans:
         dense = gradient is not None and not gradient.is_sparse
         (self._dense.add if dense else self._dense.discard)(index)
         if gradient is not None:
+            # coalesced: rows that ascend, once each, which is all that `_unpack` accepts
             gradient = (gradient.to_sparse(1) if dense else gradient).coalesce()
             self.exchange.observer.raw_bytes += 4 * gradient.values().numel()
         message = _pack(gradient, self.exchange.weight)
@@ -82,6 +83,7 @@ class SparseMeans:
         values = torch.cat([values for _, values in present])
         values = values if factor == 1.0 else values * factor
         shape = self.part.parameters[index].shape
+        # rows were checked when they were read
         mean = torch.sparse_coo_tensor(rows[None], values, shape, check_invariants=False).coalesce()
         return mean.to_dense() if index in self._dense else mean
 

@@ -49,4 +49,5 @@ def _merge(parts: Sequence[StateTensor], workers: int) -> StateTensor:
     if rule == "equal":
         return StateTensor(parts[0].values.clone(), rule)
     total = torch.stack([part.values for part in parts]).sum(0)
+    # shares must add up to the same total, among however many workers
     return StateTensor(total / (workers if rule == "sum" else len(parts)), rule)

@@ -36,6 +36,7 @@ class RunningStatistics:
                     kept = name not in module._non_persistent_buffers_set
                     if not kept or not buffer.is_floating_point():
                         continue
+                    # a buffer that several modules share travels once
                     if id(buffer) in seen:
                         self._owners[seen[id(buffer)]].append((module, name))
                         continue
@@ -68,6 +69,7 @@ class RunningStatistics:
                 number = bucket.plan.slots[slot].index
                 with torch.no_grad():
                     self._write(number, bucket.views[slot] / share)
+                # what is written here is no change of the layer's own
                 self._versions[number] = self.tensors[number]._version
 
     def _write(self, number: int, mean: Tensor) -> None:

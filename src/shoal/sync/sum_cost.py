@@ -36,6 +36,7 @@ class SumCost:
 def choose_way(size: int, element: int, workers: int, wanted: str = "auto") -> str:
     """Return how `size` bytes are summed: a word of `allreduce(…)`, or edges. `element`: bytes of one number."""
     if wanted != "auto":
+        # edges begin with a digit, and are a tree
         rounds = wanted in ROUNDING or wanted[:1].isdigit()
         return "owners" if rounds and element == HALF else wanted
     # what a direct sum sends more than 2 (p-1)/p of the bytes

@@ -173,6 +173,7 @@ class SingleTransactions:
         self._open: TransactionParticipant | None = None
 
     def begin(self, participant: TransactionParticipant) -> None:
+        # an exception ended the last pass: what it has sent is finished before another begins
         if self._open is participant and participant.abandon():
             participant.finish()
         if self._open is participant:

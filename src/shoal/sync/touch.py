@@ -35,6 +35,7 @@ HARMLESS = frozenset(
 
 def _touched(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if func in HARMLESS:
+        # else the call would come back here
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **kwargs)
     for tensor in list(_watched((*args, *kwargs.values()))):
@@ -48,6 +49,7 @@ def _watched(values: Iterable[Any]) -> Iterator[Tensor]:
     for value in values:
         if isinstance(value, WatchedParameter | WatchedTensor):
             yield value
+        # functions such as torch.cat take tensors in lists
         elif isinstance(value, list | tuple):
             yield from _watched(value)
         elif isinstance(value, dict):

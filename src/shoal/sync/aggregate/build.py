@@ -41,6 +41,7 @@ def build_aggregator(
         return LowRankAggregator(inner, engines.of("cpu"), engines.of("cpu"), feedback=inner is not codec)
     if codec.summed_as == "cast":
         casting = CastAggregator(cast(CastCodec, codec), engines.of("cpu"), group.size)
+        # where it clamps values depends on the number of workers
         group.session.listeners.add(casting, ListenerStage.exchange)
         return casting
     engine = engines.payloads()
@@ -57,4 +58,5 @@ def build_aggregator(
     if group.session.elastic and how != "gather" and codec.divisible:
         # a newcomer learns its place when it is let in
         return ElasticAggregator(engine, make, lambda: (0, 1) if group.session.waiting else (group.rank, group.size))
+    # members stay, or payloads are gathered, which does not depend on their number
     return make(group.rank, group.size)

@@ -68,6 +68,7 @@ class CastAggregator(PayloadAggregator, MembershipListener):
         leaving, numel = self._pairs[index][0], self._layouts[index].numel
         self._scales[index] = self._next[index]
         leaving[:numel].zero_()
+        # NaN stays in any sum, so all workers see it
         leaving[numel:].fill_(torch.nan)
         self._send(index)
 
@@ -85,6 +86,7 @@ class CastAggregator(PayloadAggregator, MembershipListener):
             self.engine.finish(index)
         result, numel = self._pairs[index][1], self._layouts[index].numel
         torch.mul(result[:numel].float(), 1.0 / self._scales[index], out=out)
+        # a sum of zeros tells no scale, so the last one stays
         if self.codec.scaled and bool(result[:numel].any()):
             self._next[index] = power_of_two(magnitude(out), TOP)
         return result[numel:].tolist()

@@ -28,6 +28,7 @@ def staged(codec: GradientCodec, layouts: Sequence[FlatLayout], workers: int) ->
 
 def way(gathered: int, staged: int | None, workers: int) -> str:
     """`gather` or `twostage`, by what either sends; `staged` is None where a codec does not allow it."""
+    # between two workers two stages send no less
     return "twostage" if staged is not None and workers > 2 and staged < SAVES * gathered else "gather"
 
 

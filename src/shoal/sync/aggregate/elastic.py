@@ -61,6 +61,7 @@ class ElasticAggregator(PayloadAggregator):
         self.inner.prepare()
 
     def start(self, index: int, values: Tensor, present: Sequence[bool]) -> None:
+        # a copy of the list, which changes when its bucket is filled anew
         self._offered[index] = (values, list(present))
         self._start(index)
 

@@ -63,6 +63,7 @@ class LargestAggregator(GatherAggregator):
         weights = weigh(self._states[index][RESIDUAL], layout)
         for part, here in zip(layout.parts, present, strict=True):
             if not here:
+                # below every magnitude, so they are never chosen
                 weights[within(part, layout)] = -1.0
         return weights
 

@@ -110,6 +110,7 @@ class LowRankAggregator(PayloadAggregator):
         layout = self._layouts[index]
         first, second = self.codec.sizes(layout)
         factor = self._qs[index][1][:second]
+        # from Q as it was, because `finish` may come again after a retry
         for name, q in self._before[index].items():
             self._states[index][name].copy_(q)
         self.codec.keep(factor, layout, self._states[index])

@@ -51,6 +51,7 @@ def add_share(
     kind, length = HEAD.unpack(payload[: HEAD.size].numpy().tobytes()) if payload.numel() >= start else (-1, 0)
     end = start + padded(length)
     stop = end + RAW.max_bytes(share.plain_layout)
+    # `length` is the sender's word, so what it announces must be there
     if kind not in (NOTHING, CODED, NON_FINITE) or (kind == CODED and payload.numel() < stop):
         raise PayloadError(
             f"worker {rank}: unknown payload type {kind} with {length} coded of {payload.numel()} bytes; "

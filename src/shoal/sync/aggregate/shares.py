@@ -72,6 +72,7 @@ class BucketCut:
     def max_bytes(self, codec: GradientCodec) -> int:
         """The most bytes of any share."""
         most = max(padded(codec.max_bytes(share.layout)) + RAW.max_bytes(share.plain_layout) for share in self.shares)
+        # pieces lie this far apart in one area, and each must begin aligned
         return -(-(self.prefix + most) // 64) * 64
 
 

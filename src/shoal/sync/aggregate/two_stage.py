@@ -51,6 +51,7 @@ class TwoStageAggregator(StatefulAggregator):
             raise UsageError(f"{type(codec).__name__} has no dense payloads to meet in two stages; use meet(gather)")
         self.rule = cast(PartialCodec, codec)
         self.codec, self.engine, self.rank, self.size, self.seed = self.rule.codec, engine, rank, size, seed
+        # a sum of p workers may be p times as large as what one of them sends
         self.owner = self.codec.for_sum_of(size)
         self._most = most
         self._halfway: list[int] = []
@@ -86,6 +87,7 @@ class TwoStageAggregator(StatefulAggregator):
         bound, longest, size = area.numel() // self.size, 0, 0
         with self._without_absent(made, self.codec.name_state(state, made.coded.layout), present):
             for owner, share in enumerate(made.shares):
+                # a number for each share, so that random codecs draw other numbers in each
                 moment = EncodeContext(self.seed, self._steps[index], self.rank, index * self.size + owner)
                 piece = area[owner * bound : (owner + 1) * bound]
                 own = {name: tensor[share.coded] for name, tensor in state.items()}
@@ -96,6 +98,7 @@ class TwoStageAggregator(StatefulAggregator):
         self._steps[index] += 1
         self.observer.sent_bytes += size
         self._halfway.append(index)
+        # pieces travel at the length of the longest (`PayloadSpec.pieces`)
         self.engine.post(index, longest)
 
     def start_non_finite(self, index: int) -> None:
@@ -174,6 +177,7 @@ class TwoStageAggregator(StatefulAggregator):
             return
         # what nobody has, nobody would use: the owner keeps its residual of it
         with self._without_absent(made, self.owner.name_state(state, share.layout), present):
+            # beyond all ranks: the second encoding must not draw the numbers of a first one
             moment = EncodeContext(self.seed, self._steps[index], self.size + self.rank, index)
             length = pack_share(self.owner, made, share, total, state, moment, present, self._areas[number])
         self._lengths[index] = length

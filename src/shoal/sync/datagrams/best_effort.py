@@ -26,6 +26,7 @@ _BLOCK = struct.Struct("<I")
 DATAGRAM_BYTES = HEAD.size + _BLOCK.size + 4 * BLOCK + TAG_BYTES
 FRAMING = 28
 """Bytes of the IP and UDP headers, which count in the rate."""
+# they travel as unsigned 64 bits and are kept as signed ones
 MOST_NUMBERS = 1 << 62
 IDLE = 0.01
 """Seconds until the next look, if this worker has changed nothing yet."""
@@ -101,6 +102,7 @@ class BestEffortExchange:
             self._cycle = self._make_cycle()
             found = next(self._cycle, None)
         self._idle = found is None
+        # "" is no member, so nothing leaves
         return found or (0, "")
 
     def _make_cycle(self) -> Iterator[tuple[int, str]]:

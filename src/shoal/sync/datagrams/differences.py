@@ -52,6 +52,7 @@ class DifferenceBlocks:
 
     def hear(self, member: str, number: int, block: int, values: Values) -> bool:
         """Take in a block of a member's changes; return False for one that is not newer than what is known."""
+        # without the lock: only the thread that receives reads and writes this
         newest = self._newest[member]
         if number <= newest[block]:
             return False
@@ -68,6 +69,7 @@ class DifferenceBlocks:
         with self._lock:
             if not self._touched:
                 return None
+            # two arrays in turns: the caller reads one without the lock while the other fills
             self._arrived, self._spare, self._touched = self._spare, self._arrived, False
             self._arrived[:] = 0.0
             return self._spare[: self.size]

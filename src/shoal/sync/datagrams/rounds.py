@@ -84,8 +84,10 @@ class DatagramRoundsSynchronizer(LocalStepsSynchronizer):
     def _begin_round(self) -> None:
         """All come here, in the first step of a round."""
         self._anchor.remember()
+        # kept apart from own changes, which alone are offered to others
         self._others = torch.zeros(self._size)
         hosts, own = self.group.datagram_hosts(), self.part.session.member
+        # anew in each round, so that nothing of an earlier one can be taken for one of this
         sock, keys = open_socket(hosts[own]), DatagramKeyPair()
         try:
             told = self._tell(sock, keys)
@@ -157,6 +159,7 @@ class DatagramRoundsSynchronizer(LocalStepsSynchronizer):
 
     def _take(self, means: Sequence[Tensor | None], flight: RoundInFlight) -> None:
         """The sum of all changes, not their mean."""
+        # a remote worker may add anything to the sum of words
         counted = min(max(self._rounds.words[COUNTED], 0.0), float(len(self._rounds.view)))
         super()._take([mean * counted if mean is not None else None for mean in means], flight)
 

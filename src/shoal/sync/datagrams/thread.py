@@ -43,6 +43,7 @@ class DatagramThread(threading.Thread):
         self, sock: socket.socket, exchange: BestEffortExchange, addresses: Mapping[str, tuple[str, int]]
     ) -> None:
         """`addresses`: of each member's socket."""
+        # daemon: a training thread that fails must not wait for it
         super().__init__(name="shoal-datagrams", daemon=True)
         self._socket, self._exchange, self._addresses = sock, exchange, addresses
         self._buffer = bytearray(DATAGRAM_BYTES + 1)  # what is longer is cut, and then has no right size

@@ -58,6 +58,7 @@ class ExchangeEngine(RetryableOperation, ABC):
 
     def abandon(self) -> None:
         """After a view has ended: drop what has started, without finishing it."""
+        # raises where nothing can be repeated; engines that can repeat override this
         self.is_complete()
 
     @abstractmethod

@@ -47,6 +47,7 @@ class ReservedEngines:
     """One engine of each kind, made before it is known which will be used."""
 
     def __init__(self, engines: EngineSource) -> None:
+        # engines take channels and memory in the order they are made, which must be the same on all workers
         self._sums, self._payloads = engines.of("cpu"), engines.payloads()
 
     def of(self, device: str) -> AllReduceEngine:

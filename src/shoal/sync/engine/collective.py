@@ -34,6 +34,7 @@ class CollectiveEngine(AllReduceEngine):
     def finish(self, index: int) -> None:
         try:
             self._works.pop(index).wait()
+        # torch.distributed raises this for a lost peer as for one that is late
         except RuntimeError as error:
             raise PeerLost(_lost("all-reduce of bucket", index, error)) from None
 
@@ -78,6 +79,7 @@ class CollectivePayloads(PayloadEngine):
 
     def _send(self, index: int, most: int) -> dist.Work:
         most = _padded(most)
+        # 8: the length that travels first
         self._wire[index] = (self.process_group.size() - 1) * (most + (0 if self._specs[index].exact else 8))
         if self._specs[index].pieces > 1:
             return self._send_pieces(index, most)

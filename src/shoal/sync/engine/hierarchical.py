@@ -85,6 +85,7 @@ class HierarchicalEngine(AllReduceEngine):
         if self._host is None:
             self._links.finish(index)
             return
+        # in order, because sums between hosts must start in the same order everywhere
         while index in self._queue:
             self._host.flags.await_full(self._queue[0])
             self._send_host_sum(self._host, self._queue.pop(0))

@@ -110,6 +110,7 @@ class LinkEngine(LinkTasks, LeaderSumEngine, MembershipListener):
         leaving, view = self._pairs[index][0], self.group.mesh.view
         ranks = view.ranks if self.among is None else list(self.among)
         place = ranks.index(view.rank) if view.rank in ranks else 0
+        # by the usual algorithm: the other one that is tried sends as many bytes
         return choose_algorithm(leaving, self._size, self.algorithm).sent_bytes(_bytes(leaving), self._size, place)
 
 

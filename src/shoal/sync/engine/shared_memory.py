@@ -69,6 +69,7 @@ class SharedMemoryEngine(AllReduceEngine):
             ]
             at += size * slots * (1 + both)
             self._copies.append(rows[0])
+            # results of tensors that every worker adds up for itself need not be shared
             self._results.append(rows[1] if both else [torch.zeros_like(rows[0][slot])] * slots)
         return [(copies[slot], results[slot]) for copies, results in zip(self._copies, self._results, strict=True)]
 
@@ -127,6 +128,7 @@ class SharedMemoryEngine(AllReduceEngine):
             elif total.dtype in _HALF:  # in float32, and rounded once
                 total.copy_(torch.stack(pieces).float().sum(0))
             else:
+                # one pass over memory, where a copy and an addition would be two
                 torch.add(pieces[0], pieces[1], out=total)
                 for piece in pieces[2:]:
                     total.add_(piece)

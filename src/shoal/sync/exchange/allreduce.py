@@ -69,6 +69,7 @@ class AllReduceExchange(GradientExchange):
         observer.sent_bytes += sent
         observer.wire_bytes += wire
         engine.start(place)
+        # after it has left, so that the norms a meter takes do not delay it
         observer.bucket_started(index, bucket, began, sent, wire)
 
     def advance(self) -> None:

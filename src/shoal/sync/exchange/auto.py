@@ -95,6 +95,7 @@ class AutoCodecExchange(WrappingExchange):
         return buckets
 
     def prepare(self) -> None:
+        # between two exchanges: in the one that decides, buckets are still being finished
         self._switch()
         super().prepare()
         self._started, self._unfinished, self._carries_figures, self._decision = [], set(), False, None
@@ -137,6 +138,7 @@ class AutoCodecExchange(WrappingExchange):
         self._own = self.observer.own_meter = None
 
     def start(self, index: int) -> None:
+        # before the first bucket on every worker: sums start in the same order everywhere
         if self._carries_figures and not self._used:
             self._leaving.copy_(self._figures())
             self._engine.start(0)
@@ -222,5 +224,6 @@ class AutoCodecExchange(WrappingExchange):
         number = int(state.get(CHOICE, torch.tensor([MEASURING])))
         if number != MEASURING and self._choice == MEASURING:
             self._choose(number)
+            # at once, so that a newcomer's first exchange is coded as the others' is
             self._switch()
         super().load(state)

@@ -105,6 +105,7 @@ class GradientExchange(RetryableOperation, ABC):
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Take over what `state` or `shared` returned, on this or another worker."""
         for name, own in self.state().items():
+            # a state may be of another plan, so what does not fit is left out
             if name in state and state[name].shape == own.shape:
                 own.copy_(state[name])
 

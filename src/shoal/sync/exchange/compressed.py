@@ -112,6 +112,7 @@ class CompressedExchange(WrappingExchange):
         """Return what this worker offers of a sealed bucket: float32 on the host."""
         bucket = self._buckets[index]
         values = bucket.flat[: bucket.plan.payload].detach().to("cpu", torch.float32)
+        # zeros for the guard, whose sums one NaN would spoil for the whole window
         return torch.zeros_like(values) if index in self._non_finite else values
 
     def all_started(self) -> None:
@@ -153,6 +154,7 @@ class CompressedExchange(WrappingExchange):
             out.fill_(torch.nan)
         if not direct:
             result.copy_(out)
+        # what an uncoded sum brings behind the gradients
         bucket.marks.copy_(torch.tensor(counts))
 
     def is_done(self, index: int) -> bool:

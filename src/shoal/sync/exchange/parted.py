@@ -35,6 +35,7 @@ class PartedExchange(GradientExchange):
 
     @property
     def peers(self) -> Sequence[int]:  # type: ignore[override]
+        # every part has the same workers
         return self.parts[0].peers
 
     @property
@@ -61,12 +62,14 @@ class PartedExchange(GradientExchange):
         return dict(self._buckets)
 
     def _part_of_bucket(self, plan: BucketPlan) -> int:
+        # all slots of a bucket are of one part
         name = plan.slots[0].name
         return self._part_of(name) if name else 0
 
     def prepare(self) -> None:
         for part in self._opened:
             part.prepare()
+        # after the parts, each of which has named its own codec
         self.observer.codec = self._text
 
     def start(self, index: int) -> None:

@@ -62,6 +62,7 @@ class AdaptiveRoundsSynchronizer(LocalStepsSynchronizer):
         square = own * _square(changes) if own else 0.0
         step = (self._began - self._ended) / self._made if self._ended is not None and self._made else 0.0
         if self._mean_square is None or self._exchange_seconds <= 0 or step <= 0:
+            # the first 0 says that this worker has measured nothing yet
             return 0.0, 0.0, 0.0, square, 0.0
         return 1.0, step, self._exchange_seconds**-POWER, square, self._mean_square
 
@@ -82,6 +83,7 @@ class AdaptiveRoundsSynchronizer(LocalStepsSynchronizer):
         seconds = read_seconds(known, step, inverse)
         if seconds is not None:
             common = mean / known
+            # the mean square less the square of the mean is what the changes differ by
             drift = max(0.0, last - common) / common if last >= 0 and common > 0 else None
             if self.chooser.update(RoundFigures(*seconds, drift)):
                 self.exchange.observer.report(CodecSwitched(f"local({self.chooser.steps})", self.chooser.reason))

@@ -87,5 +87,6 @@ def copy_values(values: Sequence[Tensor], into: Sequence[Tensor]) -> None:
 def is_finite(tensor: Tensor) -> bool:
     """One pass, and a second only if the sum overflows."""
     found = tensor.detach()
+    # sums of half precision overflow soon, so they are made in float32
     total = found.sum(dtype=torch.float32) if found.element_size() == 2 else found.sum()
     return bool(total.isfinite()) or bool(found.isfinite().all())

@@ -67,6 +67,7 @@ class DelayedAverageSynchronizer(LocalStepsSynchronizer):
                 f"stale({self.delay}) with allreduce: {part.names[part.sparse[0]]!r} has sparse gradients, which are "
                 "gathered in the step itself; write sparse=False, or every(1)"
             )
+        # before `super().open`, which reserves room for the words
         self.MORE_WORDS = 2 + len(trainable(part)[0])
         super().open(part, state)
 
@@ -78,6 +79,7 @@ class DelayedAverageSynchronizer(LocalStepsSynchronizer):
         self.land()
         gradients = [parameter.grad for parameter in self._parameters]
         tag, own = self._weigh([])
+        # all count alike where gradients add up: the mean is multiplied by the sum of weights again
         own = 1.0 if self.sums else own
         # none at all: they were not finite, and were taken away
         self._launch_gradients(gradients, own if any(g is not None for g in gradients) else 0.0, tag)
@@ -139,6 +141,7 @@ class DelayedAverageSynchronizer(LocalStepsSynchronizer):
 
     def _take(self, means: Sequence[Tensor | None], flight: RoundInFlight) -> None:
         words = self._rounds.words
+        # finite, too: a remote worker may spoil a sum
         counts = self._rounds.total > 0 and all(is_finite(m) for m in means if m is not None)
         if words[CLOSES] > 0:
             self._add_residuals(means)
@@ -189,6 +192,7 @@ class DelayedAverageSynchronizer(LocalStepsSynchronizer):
         self.land()
         tag = self.part.weights.tag().number
         view = self.part.session.view
+        # a weight above 0, because residuals of codecs may come, and means are 0 if all weights are
         self._launch_gradients([None] * len(self._parameters), 1.0 / len(view), tag, closes=True)
         self.land()
         self._close()

@@ -52,6 +52,7 @@ class OptimizerStates:
 def find_state_names(optimizer: Optimizer) -> list[str]:
     """Return what an optimizer remembers of every element of a parameter, by making a step of one like it."""
     group = optimizer.param_groups[0]
+    # schedulers put more into a group than the optimizer's constructor takes
     known = inspect.signature(type(optimizer)).parameters
     sample = torch.zeros(1, requires_grad=True)
     sample.grad = torch.zeros(1)
@@ -65,6 +66,7 @@ def find_state_names(optimizer: Optimizer) -> list[str]:
             f"state=average: what {type(optimizer).__name__} remembers cannot be found out ({error}); "
             "use an optimizer of torch.optim, or write state=keep"
         ) from None
+    # a count of steps has no dimension in torch.optim, so it differs in shape and stays each worker's own
     state = twin.state[sample]
     return sorted(
         n for n, t in state.items() if isinstance(t, Tensor) and t.shape == sample.shape and t.is_floating_point()

@@ -62,6 +62,7 @@ class RoundLengthChooser:
     def _steps_for(self, figures: RoundFigures, share: float) -> int:
         """The fewest steps of which the exchange takes no more than `share` of the time."""
         step = max(figures.step_seconds, 1e-6)
+        # 1e-9 less, so that rounding does not make one step more of a whole number
         return max(1, math.ceil(figures.exchange_seconds * (1 - share) / share / step - 1e-9))
 
 

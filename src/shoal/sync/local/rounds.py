@@ -110,6 +110,7 @@ class LocalStepsSynchronizer(Synchronizer):
             self._states = OptimizerStates(part.optimizers, self._parameters)
             more = self._states.like
             fragments.append(list(range(len(like), len(like) + len(more))))
+            # without names, so that no codec takes them
             like, names = [*like, *more], [*names, *("" for _ in more)]
         words = 4 + self.MORE_WORDS
         self._rounds = AveragingRound(self.exchange, part, like, self.spent, names, words=words, fragments=fragments)
@@ -157,10 +158,12 @@ class LocalStepsSynchronizer(Synchronizer):
         sent, wire = seen.sent_bytes, seen.wire_bytes
         if not self._anchor.is_held:  # no step was made here, but others have made some
             self._anchor.remember()
+        # before anything is sent, because one NaN would spoil the sum of all
         bad = not self._is_finite()
         tag, own = self._weigh(places)
         own = 0.0 if bad else own
         changes = self._anchor.changes(places, bad)
+        # in turn: counts workers; two tell whether all had as many batches; whether anybody has made a step
         words = (1.0, tag, float(tag) ** 2, float(self._stepped), *self._more_words(changes, own))
         states = self._states.offer() if self._states is not None else []
         self._rounds.launch_round([*changes, *states], own, words)
@@ -208,6 +211,7 @@ class LocalStepsSynchronizer(Synchronizer):
     def _landed(self) -> None:
         """Everything is agreed on."""
         self._open = False
+        # an elastic centre stays for the next round; any other anchor is the parameters themselves
         self._apart = self._anchor.is_held = self.outer.elastic
         self._anchor.note_trained()
 
@@ -244,6 +248,7 @@ class LocalStepsSynchronizer(Synchronizer):
         """Make the outer step; nobody's change may count."""
         said = self._rounds.words[0]
         workers = int(min(said, MOST_MEMBERS)) if said >= 1 else 0  # a remote worker's word is in the sum
+        # finite, too: a remote worker may spoil a sum, and then the round changes nothing
         counts = self._rounds.total > 0 and all(is_finite(mean) for mean in means if mean is not None)
         self.totals.spoiled = self.totals.spoiled + 1 if flight.own > 0 and not counts else 0
         with torch.no_grad():

@@ -103,6 +103,7 @@ class StreamingRoundsSynchronizer(LocalStepsSynchronizer):
         if self._made < self.each:
             return
         self.land()
+        # known from the same landing on all workers
         if self._wanted:
             self.close_round()
             return
@@ -235,7 +236,9 @@ def cut_evenly(sizes: Sequence[int], parts: int) -> list[list[int]]:
     place, left = 0, sum(sizes)
     for number in range(parts):
         goal, group, total = left / (parts - number), list[int](), 0
+        # one is left for every part that follows
         most = len(sizes) - (parts - number - 1)
+        # a tensor belongs here if at least half of it fits
         while place < most and (not group or total + sizes[place] / 2 <= goal or number == parts - 1):
             group.append(place)
             total, place = total + sizes[place], place + 1

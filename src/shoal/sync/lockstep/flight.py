@@ -36,6 +36,7 @@ class BucketFlight:
         spent.ready[:] = [self._left[number] - self.began for number in order]
         spent.done[:] = [self._done[number] - self.began for number in order]
         transfer, end = 0.0, 0.0
+        # the union of all spans: what overlaps counts once
         for left, came in sorted(self._seen.values()):
             transfer += max(0.0, came - max(left, end))
             end = max(end, came)

@@ -59,10 +59,12 @@ class LockstepSynchronizer(Synchronizer):
         layout = self._lay_out()
         self._indices, self._tag_at, self._place = layout.indices, layout.tag_at, layout.places
         self.buckets: list[GradientBucket] = self.exchange.open(layout.plans)
+        # last, because `load_state` needs the buckets
         super().open(part, state)
 
     def _lay_out(self) -> BucketLayout:
         layout = lay_out_part(self.part, self.capacity, self.exchange.part_of)
+        # a tag has no name, and codecs leave a bucket alone in which anything has none
         add_tag(layout, self.part, own_bucket=self.exchange.compresses)
         return layout
 
@@ -71,6 +73,7 @@ class LockstepSynchronizer(Synchronizer):
         self.tag = self.part.weights.tag()
         self.exchange.weight = self.part.weights.weight()
         self.part.transaction.begin(self)
+        # at once, because its bucket cannot leave without it
         self._put_tag()
 
     def begin_empty_handed(self) -> None:
@@ -123,6 +126,7 @@ class LockstepSynchronizer(Synchronizer):
             raise ShoalError(
                 f"parameter {self.part.names[index]!r} has a sparse gradient; only nn.Embedding(sparse=True) may"
             )
+        # the view in which the result will be, so that nothing is copied back
         parameter.grad = bucket.put(slot, gradient, self.exchange.weight)
         if index in self._owed:
             bucket.add(slot, self._owed[index])
@@ -132,6 +136,7 @@ class LockstepSynchronizer(Synchronizer):
         if bucket.missing == 0:
             self._start_full()
         else:
+            # inside one host this thread makes the sums, between layers
             self.exchange.progress()
         self.spent.wait += now() - packed
 
@@ -198,6 +203,7 @@ class LockstepSynchronizer(Synchronizer):
 
     def retry(self) -> None:
         self.exchange.retry()
+        # rows of lost members do not count, so all rows are gathered again
         self._sparse.clear()
 
     def finish_locally(self) -> None:
@@ -205,7 +211,9 @@ class LockstepSynchronizer(Synchronizer):
         self.finish()
 
     def abandon(self) -> bool:
+        # buckets that have left cannot be called back, so they are finished
         self._order = self._order[: self._next]
+        # an aggregator may send nothing before it hears this (`largest.py`)
         self.exchange.all_started()
         self._sparse.leave_out()
         return bool(self._order)
@@ -226,6 +234,7 @@ class LockstepSynchronizer(Synchronizer):
                 self.buckets[number].result.mul_(factor)
             self._deliver(number)
         self._sparse.deliver(factor)
+        # only now: a pass that comes to nothing still owes them
         for index in self._added:
             self._owed.pop(index, None)
         self._end_empty_handed()
@@ -245,6 +254,7 @@ class LockstepSynchronizer(Synchronizer):
             self.part.statistics.take(bucket)
         elif bucket.missing:
             for slot, index in enumerate(self._indices[number]):
+                # others had a gradient of it, so every worker's optimizer must step it
                 if not bucket.filled[slot] and bucket.had(slot) > 0:
                     self.part.parameters[index].grad = bucket.views[slot]
         bucket.reset()

@@ -52,6 +52,7 @@ class NeededOrderSynchronizer(LockstepSynchronizer):
     def open(self, part: Part, state: State | None = None) -> None:
         super().open(part, state)
         last = [n for n, group in enumerate(self._indices) if group[0] < len(part.parameters)]
+        # the reverse of the backward pass, until a forward pass has shown its order
         self._set_priorities(last[::-1])
 
     def _lay_out(self) -> BucketLayout:
@@ -81,6 +82,7 @@ class NeededOrderSynchronizer(LockstepSynchronizer):
         super().backward_began()
 
     def gradient_arriving(self) -> None:
+        # autograd is about to add to `p.grad`, whose content must have come
         if self.pending:
             self.settle()
 
@@ -152,6 +154,7 @@ class NeededOrderSynchronizer(LockstepSynchronizer):
         if self.part.transaction.starts_at_end:
             super().deliver()
             return
+        # 1: members stay, so no share of a lost one has to be made up for
         self._sparse.deliver(1.0)
         for number in self.pending:
             if number != self.word:
@@ -202,6 +205,7 @@ class NeededOrderSynchronizer(LockstepSynchronizer):
         rest = sorted(
             (n for n, u in enumerate(self._urgencies) if u and n not in order), key=self._urgencies.__getitem__
         )
+        # one touch shows no order
         if len(order) > 1:
             self._set_priorities(order + rest)
 

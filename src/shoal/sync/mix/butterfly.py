@@ -50,6 +50,7 @@ class ButterflyMixingSynchronizer(LocalStepsSynchronizer):
         sent, wire = seen.sent_bytes, seen.wire_bytes
         if not self._anchor.is_held:
             self._anchor.remember()
+        # 0: the mean is divided by the sum of weights, so the partner's parameters are the result
         weight = 0.5 if self._is_finite() else 0.0
         travels = self._anchor.travelling
         own = [p.detach() if n in travels else None for n, p in enumerate(self._parameters)]
@@ -57,6 +58,7 @@ class ButterflyMixingSynchronizer(LocalStepsSynchronizer):
         try:
             means = self._rounds.mean(own, weight, [0.0] * (MEETS + 1))
         finally:
+            # else the next meeting of all would be one of pairs
             self._schedule.step = None
         self._check_words(0)
         if self._rounds.total > 0:

@@ -42,6 +42,7 @@ class ElementChanges:
         self._last[update != 0] = version
 
     def since(self, version: int) -> Places | None:
+        # a dense update came since, and of those no elements are noted
         if version < self._whole:
             return None
         if self._last is None:

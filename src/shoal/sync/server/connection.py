@@ -104,6 +104,7 @@ class ServerConnection(ABC):
         """`landing`: memory that the arrays of the reply may be put into, and that nothing else uses until it is here;
         they may come elsewhere all the same."""
         self._number += 1
+        # before it leaves, because another thread may take the reply in at once
         self._expected.add(self._number)
         self._asked[self._number] = request.channel
         if landing is not None:
@@ -120,6 +121,7 @@ class ServerConnection(ABC):
         self._asked.pop(number, None)
 
     def _take(self, server: int, number: int, head: bytes, arrays: list[Any]) -> None:
+        # forgotten, or answered a second time by the process that took over
         if number not in self._expected:
             return
         reply = decode_reply(head, f"server {server}")
@@ -145,6 +147,7 @@ class ServerConnection(ABC):
             if ask.expired:
                 ask = Deadline.after(ASK_SECONDS)
                 self._ask_for_whom(server, number)
+            # at half, so that a member that keeps others waiting is evicted before they give up
             if deadline.left < deadline.budget / 2:
                 for member in self._slowest.get(number, []):
                     self._waits_long(member, deadline.budget - deadline.left)

@@ -72,6 +72,7 @@ def cut_into_shards(sizes: Sequence[int], shards: int) -> list[ShardCut]:
     pieces = [piece for number, size in enumerate(sizes) for piece in _cut_tensor(number, size, largest)]
     loads: list[tuple[int, int]] = [(0, shard) for shard in range(shards)]
     placed: list[list[ShardPiece]] = [[] for _ in range(shards)]
+    # equal sizes in the order of places, so that all workers cut alike
     for piece in sorted(pieces, key=lambda piece: (-piece.size, piece)):
         load, shard = heapq.heappop(loads)
         placed[shard].append(piece)

@@ -83,6 +83,7 @@ class DeadlineShard(ParameterShard):
         return PushOutcome.DROPPED if drops else PushOutcome.ADDED
 
     def _finish_rounds(self) -> None:
+        # one step at most: no member can push to the next one before this one is taken
         if self.has_begun and len(self.missing) <= self.terms.backups:
             self._take_step()
 
@@ -100,6 +101,7 @@ class DeadlineShard(ParameterShard):
         self.state.round += 1
         total = sum(update.weight for update in held.values() if update.clock == step)
         factor = 1.0 / total if 0.0 < total < 1.0 else 1.0
+        # by name, so that the bits do not depend on the order of arrival
         for name in sorted(held):
             update = held[name]
             self._apply(scaled(update.values, update.weight * (factor if update.clock == step else 1.0)))
@@ -132,6 +134,7 @@ class StepTimer:
         """None: nothing has come for the open step, and without a push there is nothing to take. 0: it is overdue."""
         if not self.shard.has_begun:
             return None
+        # the first look since this step has a push: its time begins now
         if self._step != self.shard.state.round:
             self._step, self._since = self.shard.state.round, moment
         return max(0.0, self._since + self.shard.terms.seconds - moment)

@@ -94,6 +94,7 @@ class ShardHost:
             self._refuse(member, number, error)
             return
         self._try(member, number, request, arrays)
+        # this request may have begun the round that early ones wait for
         self._handle_due()
         self.seconds_left(0.0)  # a step that has begun with this request has its time from now on
 
@@ -128,8 +129,10 @@ class ShardHost:
         self._guard.view = view
         for hosted in self._shards.values():
             hosted.follow(view.generation, view.members, view.hosts)
+            # pulls may have waited for lost members alone
             self._release(hosted)
         self._sums.follow(view.generation)
+        # requests that named this view before the launcher did may be judged now
         self._handle_due()
 
     def declare(self, member: str, request: DeclareRequest) -> bool:
@@ -144,6 +147,7 @@ class ShardHost:
     def restore(self, snapshot: HostSnapshot) -> None:
         """Go on from what another host remembered."""
         self._shards = dict(snapshot.shards)
+        # a snapshot has no times: the step that is open gets its whole time again
         self._timers = {n: StepTimer(h.shard) for n, h in self._shards.items() if isinstance(h.shard, DeadlineShard)}
         self._sums.restore(snapshot.sums, snapshot.generation, snapshot.waiting)
 
@@ -172,6 +176,7 @@ class ShardHost:
 
     def _refuse(self, member: str, number: int, error: ShoalError) -> None:
         self._accuse(member, str(error))
+        # a FailedReply carries at most 1024 characters
         self._send(member, number, FailedReply(str(error)[:1024]), [])
 
     def _handle(self, member: str, number: int, request: ShardRequest, arrays: Sequence[Any]) -> None:
@@ -188,6 +193,7 @@ class ShardHost:
         """Whom a pull or a sum waits for; nothing if it does not wait here."""
         hosted = self._shards.get(request.channel)
         names: list[str] = []
+        # the request may have been answered while the question was under way
         if hosted is not None and hosted.pulls.get(hosted.clock_of(member)) == (member, request.number):
             names = hosted.find_slowest(hosted.clock_of(member))
         if names := names or self._sums.find_missing(member, request.number):
@@ -207,6 +213,7 @@ class ShardHost:
         elif isinstance(request, PushRequest):
             self._push(member, number, hosted, request, arrays)
         elif isinstance(request, WatchRequest):
+            # answered by `_release` below, at once if there are so many updates already
             hosted.watches.append((member, number, request.version))
         elif isinstance(request, PullRequest):
             self._pull(member, number, hosted, request, arrays)
@@ -214,6 +221,7 @@ class ShardHost:
             self._send(member, number, *hosted.serve_checkpoint(member, request, arrays))
         else:
             raise PayloadError(f"{member} asks for rows of shard {request.channel}, which is no table")
+        # whatever was asked, pulls of others may be ready now
         self._release(hosted)
 
     def _follow(self, hosted: HostedShard, request: OpenRequest | RoundRequest) -> None:
@@ -234,6 +242,7 @@ class ShardHost:
         self._release(hosted)
 
     def _open_values(self, member: str, request: OpenRequest, arrays: Sequence[Any]) -> HostedShard:
+        # only pushes are coded; first values come as they are
         values = FloatReader().read(member, arrays[:1], True)
         reader = make_reader(self._codec, member, arrays[1:], values.size)
         hosted = self._shards.get(request.channel)
@@ -242,6 +251,7 @@ class ShardHost:
             hosted.share(self._shares)
             if isinstance(hosted.shard, DeadlineShard):
                 self._timers[request.channel] = StepTimer(hosted.shard)
+        # the first member's values are the shard's; of the others' only the sizes must fit
         elif hosted.start.size != values.size:
             raise PayloadError(
                 f"{member} opens shard {request.channel} with {values.size} elements; it has {hosted.start.size}"
@@ -265,6 +275,7 @@ class ShardHost:
         self._send(member, number, PushReply(outcome.name), [])
 
     def _pull(self, member: str, number: int, hosted: HostedShard, request: PullRequest, arrays: Sequence[Any]) -> None:
+        # noted now, because a pull that has to wait is answered without its request
         hosted.want(member, request, arrays)
         clock = hosted.clock_of(member)
         found = hosted.shard.pull(clock, request.clock)

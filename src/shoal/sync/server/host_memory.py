@@ -67,6 +67,7 @@ class HostMemory:
         own = self._among[self.slot]
         own[list(slots)] = number
         full_fence()
+        # only now: who sees the number must see every mark of the choice
         self.chosen[self.slot] = number
         full_fence()
 
@@ -92,6 +93,7 @@ class RoundWatch:
 
     def __init__(self, session: MembershipSession, left: Flags) -> None:
         self._session, self._left = session, left
+        # this and `disturbed` are all that a FlagWaiter asks of a session
         self.elastic = session.elastic
         self.look()
 
@@ -133,12 +135,14 @@ class HostPartners:
     def present(self) -> list[int]:
         """Slots of this host's workers that are in this round, the one that speaks first."""
         here, left = self._here(self._session.newest_view), self._round() + 1
+        # names of lost workers stay: their changes may be in a push that is made later
         self.names.update({slot_of(each): each for each in here})
         return [slot for slot in map(slot_of, here) if self._memory.left[slot] != left]
 
     def await_speaker(self, row: Flags, number: int) -> int:
         """Return the slot whose results have this number; this worker's own if it has to make them."""
         while True:
+            # before the members are read, so that a change after that ends the wait
             self._watch.look()
             first = self.present()[0]
             if first == self._memory.slot:

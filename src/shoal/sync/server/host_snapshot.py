@@ -55,6 +55,7 @@ class SnapshotEncoder:
         if isinstance(found, FloatReader):
             return found.layout and [PartShape(part.name, part.shape) for part in found.layout.parts]
         if isinstance(found, Tensor):
+            # as bytes, because numpy has no bfloat16
             return [str(found.dtype).removeprefix("torch."), self._keep(found.view(torch.uint8).numpy())]
         if isinstance(found, np.ndarray | memoryview):
             array = np.asarray(found)

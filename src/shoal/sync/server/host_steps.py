@@ -66,6 +66,7 @@ class HostStepsSynchronizer(ServerStepsSynchronizer):
         if self._client.told is not None:
             return
         view, memory = self.part.session.view, self._memory
+        # flags of rounds are one above the round's number, because new memory holds zeros
         if self._host.await_speaker(memory.begun, 1) == memory.slot:
             self._client.open_shards(view, self._parameters)
             self._keep(self._anchors)
@@ -81,6 +82,7 @@ class HostStepsSynchronizer(ServerStepsSynchronizer):
         """Those that the speaker has; this worker asks for them if it speaks by now."""
         memory, number = self._memory, self._client.round + 1
         slot = self._host.await_speaker(memory.begun, number)
+        # the first speaker was lost before it showed the values
         if slot == memory.slot and memory.begun[slot] != number:
             self._ask_anew()
             self._take_values(self._anchors)
@@ -156,12 +158,15 @@ class HostStepsSynchronizer(ServerStepsSynchronizer):
         stands_in = self._spoken != number - 1
         if stands_in:  # the servers may have this step from a worker that is lost
             self._ask_anew()
+            # pushed by the same clock again: a server that has it from the lost worker changes nothing
             client.clock = number - 1
         elif client.told is None or newest.generation > client.told.generation:
             client.tell(newest)
+        # what the lost speaker chose it may have pushed already, so the same changes are added up
         slots = memory.find_choice(number) or self._host.await_full(number)
         memory.note_choice(slots, number)
         self._exchange(*memory.add_up(slots), [self._host.names[slot] for slot in slots], stands_in)
+        # before the flag: the others read it as soon as they see `done`
         memory.minimum[memory.slot] = client.minimum
         self._spoken = number
         self._host.publish(memory.done, number)

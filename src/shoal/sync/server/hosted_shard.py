@@ -74,10 +74,12 @@ class HostedShard:
     def follow(self, generation: int, members: Sequence[str], hosts: Mapping[str, str] | None = None) -> None:
         """Go on with the members of the newest view; newcomers begin with the round, as all others did. `hosts`: on
         which host each is; None: all are on one."""
+        # each member names the view once, and a slow one may be late
         if generation <= self.generation:
             return
         self.generation = generation
         if self.together is None:
+            # read first, because `change_view` forgets the clocks of lost members
             before = dict(self.shard.state.clocks)
             self.lost.update({member: clock - self.base for member, clock in before.items() if member not in members})
             self.shard.change_view(members, self.base)
@@ -118,6 +120,7 @@ class HostedShard:
         slowest = self.shard.waiting.get(clock, [])
         if self.together is None:
             return slowest
+        # reversed, so that the first worker of each host is named
         first = {self.clock_of(member): member for member in reversed(self.members)}
         return [first.get(each, each) for each in slowest]
 
@@ -165,6 +168,7 @@ class HostedShard:
         """Begin a round, when the first member says so."""
         if number <= self.round:
             return
+        # read before the clocks are levelled, which forgets who has trained what
         self.trained_before = self.shard.state.trained_by_lost
         self.round, self.base = number, self.shard.level_clocks()
         self.lost_before, self.lost = self.lost, {}

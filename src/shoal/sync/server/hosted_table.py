@@ -102,6 +102,7 @@ class HostedTable(HostedShard):
             row = (1 + len(self.table.slots)) * self.table.values[:1].nbytes
             rows, parts, following = self.table.block(request.start, request.stop, max(1, BLOCK_BYTES // row))
             return RowsHead(following), [rows, *(part.reshape(-1) for part in parts)]
+        # later than the first push, rows of a checkpoint would undo what workers have trained
         if self.shard.state.version:
             raise PayloadError(f"{member} loads rows of a table that {self.shard.state.version} pushes have changed")
         if len(arrays) < 2:

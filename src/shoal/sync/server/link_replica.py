@@ -101,6 +101,7 @@ class LinkReplicaServer(LinkShardServer):
     def _say(self, word: ReplicaWord, parts: Sequence[Any] = ()) -> None:
         if not self._partner:
             return
+        # copies: what is pushed must not change before it has left
         data = [np.array(memoryview(part).cast("B"), np.uint8) for part in parts]
         self._mesh.messenger.push(self._partner, LOG_PORT, encode_word(word), data)
 
@@ -112,6 +113,7 @@ class LinkReplicaServer(LinkShardServer):
         with self._lock:
             if self._replica.is_primary:
                 self._hear_backup(word)
+            # once this process has taken over, entries of the dead primary come too late
             elif not self._term:
                 self._follow_log(word, message.arrays)
 
@@ -162,6 +164,7 @@ class LinkReplicaServer(LinkShardServer):
     def _hear(self, message: ReceivedMessage) -> None:
         (oldest,), (number,) = NUMBER.unpack_from(message.head), NUMBER.unpack_from(message.head, NUMBER.size)
         with self._lock:
+            # a backup takes requests from the log alone
             if self._replica.is_primary and self._fetches(message.sender):
                 head = message.head[2 * NUMBER.size :]
                 self._replica.request(message.sender, number, oldest, head, message.arrays)

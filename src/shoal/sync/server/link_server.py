@@ -82,6 +82,7 @@ class LinkShardServer:
         while not self._launcher.over:
             with self._lock:
                 left = self._take_overdue()
+            # without the lock, so that ports are served while this thread waits
             word = self._launcher.hear(left)
             if word is not None:
                 self._obey(word)
@@ -105,6 +106,7 @@ class LinkShardServer:
         book |= self._partners
         with self._lock:
             self._take_view(view)
+            # lost members fetch nothing any more, so replies to them are forgotten
             self._unfetched = defaultdict(deque, {m: q for m, q in self._unfetched.items() if m in view.members})
         self._mesh.set_peers(book)
         for member in view.own:
@@ -116,6 +118,7 @@ class LinkShardServer:
     def _look_at_suspects(self) -> None:
         for rank, why in list(self._mesh.loop.suspects.items()):
             member = self._mesh.loop.book[rank].member
+            # once for each member: the launcher decides what becomes of it
             if member not in self._accused:
                 self._accused.add(member)
                 self._launcher.accuse(member, why)
@@ -131,6 +134,7 @@ class LinkShardServer:
         return self._host.declare(member, request)
 
     def _open_port(self, request: DeclareRequest) -> None:
+        # these come in one request with the values, so a message holds both
         beside = sum(tensor.size for tensor in request.tensors if tensor.dtype == PARTS)
         largest = max((tensor.size for tensor in request.tensors), default=0) + beside + LARGEST_HEAD
         credit = CREDIT + len(request.tensors)
@@ -156,6 +160,7 @@ class LinkShardServer:
         return False
 
     def _send(self, member: str, number: int, reply: ShardReply, arrays: Sequence[Any]) -> None:
+        # not copied: without `shares` a host hands out arrays that nothing writes to again
         data = [np.frombuffer(array, np.uint8) for array in arrays]
         ticket = self._mesh.messenger.push(member, SERVED_PORT, NUMBER.pack(number) + encode(reply), data)
         self._unfetched[member].append((ticket, REPLY_BYTES + sum(each.nbytes for each in data)))

@@ -45,6 +45,7 @@ class MemberAreas:
         self._landings: dict[tuple[str, int], ArrayPlace] = {}
 
     def _listen(self, file: str) -> socket.socket:
+        # SEQPACKET keeps messages apart, so each descriptor comes with its own head
         listener = self._register(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         listener.bind(file)
         os.chmod(file, 0o600)
@@ -82,11 +83,13 @@ class MemberAreas:
             said = decode_handover(data)
             if len(descriptors) != 1 or said.area >= MOST_AREAS:
                 raise PayloadError(f"{said.member} hands over area {said.area} with {len(descriptors)} descriptors")
+            # sealed: if its owner could shrink it, a read here would end this process by SIGBUS
             self._areas[said.member, said.area] = memoryview(map_sealed(descriptors[0], said.size))
             self._connections[connection].add((said.member, said.area))
         except (PayloadError, OSError) as error:  # whatever names that area is refused, and its sender told
             sys.stderr.write(f"shoal: memory that a worker handed to a server was refused: {error}\n")
         finally:
+            # the mapping holds the memory without them
             for each in descriptors:
                 os.close(each)
 

@@ -37,6 +37,7 @@ from shoal.sync.trained import TrainedSamples
 CODED, PARTS, ROWS = "coded", "parts", "rows"
 """In the place of a type, in a declaration: bytes of a codec, so many at most; what lies in a shard, in bytes; bytes of
 rows of a table in one request, so many at most."""
+# limits stand in the schema, so a message that exceeds one is refused while it is decoded
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Name = Annotated[str, msgspec.Meta(max_length=64)]
 Trained = Annotated[list[TrainedSamples], msgspec.Meta(max_length=4096)]

@@ -67,6 +67,7 @@ class ShardPayloads:
         self.landings = [allocate(FLOAT * cut.size).view(np.float32) for cut in self.cuts]
         """By server: where its values are put; not to be read between a request for them and its reply."""
         self._index = [_index_values(cut, sizes) for cut in self.cuts]
+        # a parameter that lies whole in one shard is read where it arrives, without a copy
         whole = {piece.tensor: self.landings[s][at] for s, found in enumerate(self._index) for piece, at in found[0]}
         self.flat = [whole.get(number, np.zeros(0, np.float32)) for number in range(len(sizes))]
         """By parameter: the newest values that servers have sent. Of one that lies in one shard, in place."""
@@ -193,10 +194,12 @@ class CodedPayloads(ShardPayloads):
         return [[*own, each.parts] for own, each in zip(super().copy_values(tensors), self._memory, strict=True)]
 
     def pack(self, updates: Sequence[Tensor], weight: float, since: Sequence[Tensor] = ()) -> list[PackedPush]:
+        # random codecs draw by the number of the push
         self._made += 1
         self._count_up()
         found = []
         for server, flat in enumerate(self._copy(updates, since)):
+            # before encoding: what waits in the residual keeps the weight it was computed with
             if weight != 1.0:
                 flat *= np.float32(weight)
             found.append(self._encode(server, torch.from_numpy(flat)))
@@ -212,6 +215,7 @@ class CodedPayloads(ShardPayloads):
             reference = torch.from_numpy(held)
         moment = EncodeContext(self._seed, self._made, self._rank, server, reference)
         length = self.codec.encode_into(values, memory.layout, memory.state, moment, memory.out)
+        # 1: the weight is in the numbers already
         return PackedPush([memory.out[:length].numpy()], 1.0)
 
     def held(self, server: int) -> int | None:

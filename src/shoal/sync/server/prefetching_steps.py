@@ -69,6 +69,7 @@ class PrefetchingStepsSynchronizer(ServerStepsSynchronizer):
 
     def _pull(self, numbers: dict[int, int]) -> None:
         pairs = list(zip(self._parameters, self._anchors, strict=True))
+        # usually the script has changed nothing, and then no difference is stored
         own = [None if torch.equal(p, anchor) else p.detach() - anchor for p, anchor in pairs]
         super()._pull(numbers)
         with torch.no_grad():

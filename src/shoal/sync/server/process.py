@@ -71,6 +71,7 @@ def serve_at_file(address: str, codec: GradientCodec | None = None) -> None:
 
 def _bind(address: str) -> "zmq.Socket[bytes]":
     socket: zmq.Socket[bytes] = zmq.Context().socket(zmq.ROUTER)
+    # no high-water marks: a ROUTER that reaches one drops messages
     for option, value in ((zmq.LINGER, 0), (zmq.MAXMSGSIZE, LARGEST_PART), (zmq.SNDHWM, 0), (zmq.RCVHWM, 0)):
         socket.setsockopt(option, value)
     socket.bind(address)

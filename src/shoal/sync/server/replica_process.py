@@ -69,6 +69,7 @@ class ReplicaProcess:
 
     def _socket(self, kind: int) -> "zmq.Socket[bytes]":
         socket = self._context.socket(kind)
+        # no high-water marks: a ROUTER that reaches one drops messages
         for option, value in ((zmq.LINGER, 0), (zmq.MAXMSGSIZE, LARGEST_PART), (zmq.SNDHWM, 0), (zmq.RCVHWM, 0)):
             socket.setsockopt(option, value)
         return socket
@@ -91,6 +92,7 @@ class ReplicaProcess:
             if self._host.is_primary:
                 self._host.take_overdue()  # before what has come meanwhile, which would be late under another timer
             self._poller.poll(round(1e3 * self._host.host.seconds_left(LOOK)))
+            # first, because a promotion changes which sockets there are
             self._hear_launcher()
             self._take(self._upstream, self._follow)
             self._take(self._backups, self._hear_backup)

@@ -75,6 +75,7 @@ class RequestHistory:
     def note(self, number: int, oldest: int) -> None:
         """A request comes, and its member has the replies to all before `oldest`."""
         self.handled.add(number)
+        # the member has the replies before that one, so it never asks for them again
         if oldest > self.oldest:
             self.oldest = oldest
             self.handled = {each for each in self.handled if each >= oldest}
@@ -123,6 +124,7 @@ class ReplicatedHost:
                 self._queue(member, number, decode_reply(kept.head, "this server"), kept.arrays)
         else:
             if self._backup is not None:
+                # before it is handled here, so that both processes compute at the same time
                 self._ship(self._backup, RequestEntry(self.index + 1, member, number, oldest), [head, *arrays])
             self._handle(member, number, oldest, head, arrays)
         self._release()
@@ -175,6 +177,7 @@ class ReplicatedHost:
         """Do as the primary says. PayloadError: it says what no primary does."""
         if isinstance(word, StateEntry) and parts:
             self._restore(word, bytes(parts[0]), parts[1:])
+        # entries without a gap: after a missing one the two states would differ unnoticed
         elif isinstance(word, RequestEntry) and parts and word.index == self.index + 1:
             self._handle(word.member, word.number, word.oldest, bytes(parts[0]), parts[1:])
         elif isinstance(word, ExpiredEntry) and word.index == self.index + 1:
@@ -220,12 +223,15 @@ class ReplicatedHost:
 
     def _answer(self, member: str, number: int, reply: ShardReply, arrays: Sequence[Any]) -> None:
         history = self._histories.get(member)
+        # a WaitReply is not kept: the final reply comes under the same number
         if history is not None and number in history.handled and not isinstance(reply, WaitReply):
             history.replies[number] = KeptReply(encode(reply), [np.asarray(array) for array in arrays])
+        # a backup only keeps the reply: its member asks again after a takeover
         if self.is_primary:
             self._queue(member, number, reply, arrays)
 
     def _queue(self, member: str, number: int, reply: ShardReply, arrays: Sequence[Any]) -> None:
+        # it may depend on every entry handled so far, so it waits for the newest
         self._outbox.append((self.index, member, number, reply, arrays))
 
     def _release(self) -> None:

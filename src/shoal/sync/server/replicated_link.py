@@ -27,6 +27,7 @@ class ReplicatedLinkConnection(LinkServerConnection):
         found = sorted(group.servers.items())
         self._processes = [entry.member for _, entry in found]
         self._count = len(found) // 2
+        # after the fields above: it opens the port, and the communication thread calls `_hear` from then on
         super().__init__(group)
         self._names = self._processes[: self._count]
 
@@ -75,6 +76,7 @@ class ReplicatedLinkConnection(LinkServerConnection):
     def _turn_to_replica(self, server: int) -> None:
         self._names[server] = self._processes[self._count + server]
         self._group.forget_server(server)
+        # first: the dead primary may not have passed a declaration on, and requests need its port
         for _, request in filter(lambda each: each[0] == server, self._declared):
             super()._declare(server, request)
         for each in self._pending.list_of(server):

@@ -58,14 +58,17 @@ class RequestGuard:
         known = self.tensors.setdefault(request.channel, request.tensors)
         if known != request.tensors:
             raise PayloadError(f"{member} declares channel {request.channel} otherwise than others: {known[:3]}")
+        # the same object only if it was put there just now
         return known is request.tensors
 
     def check(self, member: str, request: ShardRequest, arrays: Sequence[Any]) -> None:
         """PayloadError for what no honest member asks."""
         if isinstance(request, SumRequest | OpenRequest | RoundRequest):
+            # of a later view: the request waits for it, and is checked again
             same = request.generation == self.view.generation
             if same and tuple(request.members) != self._members_of(request):
                 raise PayloadError(f"{member} names other members than the view of generation {request.generation} has")
+        # these read whole tables, or set rows to anything
         if isinstance(request, TableRequest) and member not in self.view.own:
             raise PayloadError(f"{member} asks for a checkpoint's part of a table; only the run's own workers do")
         if self._is_table(request.channel):
@@ -128,8 +131,10 @@ class RequestGuard:
             return True
         if member in self.view.own:
             return False
+        # the first values of a shard are to be those of the run's own workers
         if isinstance(request, OpenRequest):
             return request.channel not in rounds
+        # a round that begins levels the clocks of all
         return isinstance(request, RoundRequest) and request.round > rounds.get(request.channel, 0)
 
     def keep(self, early: EarlyRequest) -> None:
@@ -142,6 +147,7 @@ class RequestGuard:
 
     def take_due(self, rounds: dict[int, int]) -> list[EarlyRequest]:
         """Take out the requests that need not wait any more; those of lost members are dropped."""
+        # generation 0: the launcher has not named anybody yet
         here = [each for each in self.early if each.member in self.view.members or not self.view.generation]
         due = [each for each in here if not self.is_early(each.member, each.request, rounds)]
         self.early = [each for each in here if each not in due]

@@ -120,11 +120,13 @@ class RowClient:
             assert isinstance(reply, ValuesHead)
             found[places[server]] = self._read_values(server, arrays, len(places[server]))
             self.staleness = max(self.staleness, self._clocks[server] - reply.minimum)
+            # dropped, because nothing here counts waits by member
             self.servers.take_slowest(numbers[server])
         self.rows_pulled += len(rows)
         return found
 
     def _check(self, rows: RowNumbers) -> None:
+        # rows ascend, so the first and the last tell
         if len(rows) and not (int(rows[0]) >= 0 and int(rows[-1]) < self.spec.rows):
             wrong = int(rows[0]) if int(rows[0]) < 0 else int(rows[-1])
             raise UsageError(f"row {wrong} of table {self.spec.name!r}, which has rows 0 to {self.spec.rows - 1}")
@@ -151,7 +153,9 @@ class RowClient:
         self._check(rows)
         self.follow_view()
         places, nobody = self._places(rows), np.zeros(0, np.int64)
+        # `kept`: messages refer to these arrays until they are answered
         numbers, kept = {}, []
+        # also servers without any of these rows: the clocks of all go on
         for server in range(self._count):
             mine = places.get(server, nobody)
             kept.append([rows[mine] // self._count, np.ascontiguousarray(updates[mine], np.float32).reshape(-1)])

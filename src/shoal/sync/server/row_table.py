@@ -20,6 +20,7 @@ from shoal.sync.server.shard_state import RowNumbers
 DRAWN_AT_ONCE = 1 << 18
 """Numbers; drawing takes five times their memory."""
 _Bits = npt.NDArray[np.uint64]
+# SplitMix64: 2^64 over the golden ratio
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
 
@@ -102,14 +103,17 @@ def draw_rows(shape: TableShape, rows: RowNumbers) -> FloatArray:
     counter *= np.uint64(_GOLDEN)
     counter += np.uint64(_scramble_seed(shape.seed))
     bits = _scramble(counter)
+    # 24 bits for each of the two: what float32 holds exactly
     radius = (bits >> np.uint64(40)).astype(np.float32)
     angle = (bits & np.uint64(0xFFFFFF)).astype(np.float32)
+    # + 1, because the logarithm of 0 is not finite
     radius = np.sqrt(np.float32(-2) * np.log((radius + np.float32(1)) * np.float32(2**-24)))
     found: FloatArray = radius * np.cos(angle * np.float32(2 * np.pi * 2**-24)) * np.float32(shape.scale)
     return found
 
 
 def _scramble(counter: _Bits) -> _Bits:
+    # the constants are those of SplitMix64
     counter ^= counter >> np.uint64(30)
     counter *= np.uint64(0xBF58476D1CE4E5B9)
     counter ^= counter >> np.uint64(27)

@@ -73,6 +73,7 @@ class ServedRowsSynchronizer(Synchronizer):
         """Inside, all workers agree whether the rest makes this step: gradients that differ between them are hidden."""
         for user in self.users:
             user.hide_gradient()
+        # gradients that are gone afterwards were taken away because all skip the step
         there = _has_gradients(optimizer)
         yield
         for user in self.users:

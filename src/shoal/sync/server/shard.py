@@ -59,6 +59,7 @@ class ParameterShard:
             raise UsageError(f"{type(rule).__name__} with bound {bound}: it needs the pushes of all members; write 0")
         self.rule, self.bound, self._journal = rule, bound, journal
         slots = [np.zeros_like(values) for _ in range(rule.slots)]
+        # a copy: the values may lie in a received message
         self.state = ShardState(values.copy(), slots, dict.fromkeys(members, 0))
         self.changes: ElementChanges | None = None
         """Where pulls may leave out what has not changed."""
@@ -71,6 +72,7 @@ class ParameterShard:
         clocks = self.state.clocks
         return min(
             (c for member, c in clocks.items() if member not in self.state.excused),
+            # all are excused: nobody is waited for
             default=max(clocks.values(), default=0),
         )
 
@@ -81,10 +83,12 @@ class ParameterShard:
             return PushOutcome.QUARANTINED
         if member not in state.clocks:
             return PushOutcome.LATE
+        # sent again after a takeover, or by the next worker of a host
         if update.clock < state.clocks[member]:
             return PushOutcome.AGAIN
         self._check_clock(update)
         self._check(update)
+        # after the checks: a refused update changes nothing, so a replay must not meet it
         self._journal(update)
         outcome = self._take(update)
         self._finish_rounds()
@@ -92,6 +96,7 @@ class ParameterShard:
 
     def _take(self, update: ShardUpdate) -> PushOutcome:
         state, member, finite = self.state, update.member, is_finite(update.values)
+        # also if the numbers are not finite: others must not wait for a step that is over
         state.clocks[member] += 1
         self._note_trained(update)
         if self.bound == 0:
@@ -150,6 +155,7 @@ class ParameterShard:
         return max(1.0, (self.state.version - update.version) / others)
 
     def _apply_update(self, update: ShardUpdate, weight: float) -> None:
+        # in blocks only where a scaled copy lies between; changes are noted of whole updates
         if weight == 1.0 or self.changes is not None:
             self._apply(scaled(update.values, weight))
             return
@@ -174,6 +180,7 @@ class ParameterShard:
 
     def _apply_round(self, updates: dict[str, ShardUpdate]) -> None:
         ordered = [updates[member] for member in sorted(updates)]
+        # changes of parameters add up; a rule that makes the step itself gets the mean gradient
         if self.rule.takes_deltas:
             for update in ordered:
                 self._apply(scaled(update.values, update.weight))
@@ -190,6 +197,7 @@ class ParameterShard:
         """All members have met and pushed all they had: apply what is kept, and set all clocks to the furthest."""
         self._journal(ClockEntry(None))
         state = self.state
+        # rounds that some members left before they were complete
         for clock in sorted(state.held):
             self._apply_round(state.held.pop(clock))
         furthest = max(state.clocks.values(), default=state.round)
@@ -216,6 +224,7 @@ class ParameterShard:
             self.changes = ElementChanges(self.state.values.size, self.state.version)
 
     def _is_ready(self, member: str, clock: int) -> bool:
+        # a member never gets values without its own pushes, whatever the bound
         own = self.state.clocks[member] >= clock
         return own and (self.bound is None or self.minimum >= clock - self.bound)
 
@@ -249,6 +258,7 @@ class ParameterShard:
         self.state.waiting = {member: clock for member, clock in self.state.waiting.items() if member in state.clocks}
         for member in set(state.refused) - set(entered):
             del state.refused[member]
+        # a round may have waited for lost members alone
         self._finish_rounds()
 
     def replay(self, entry: JournalEntry) -> None:

@@ -145,6 +145,7 @@ class ShardClient:
             minima.append(reply.minimum)
             self.versions[server] = reply.version
             self.payloads.take(server, reply, arrays)
+        # servers count by themselves, so the stalest shard decides
         self.minimum = min(minima)
         return {each for number in numbers.values() for each in self.servers.take_slowest(number)}
 
@@ -156,6 +157,7 @@ class ShardClient:
         """Take the values that all begin the next round with, and what the servers counted of lost members. `values`:
         False: another worker of this host takes them."""
         self._take_rounds(self._send_all(self._round_request(view, self.round + 1, values)), values)
+        # a wait in between may have told servers of a newer view
         if self.told is None or view.generation > self.told.generation:
             self.told = view
 
@@ -180,6 +182,7 @@ class ShardClient:
             self.payloads.take_all(server, reply.version, arrays)
 
     def _from_last(self) -> Iterator[int]:
+        # server 0 keeps the account of samples, so what it counts has left for all others before
         return reversed(range(len(self.servers)))
 
     def _send_all(self, request: RoundMessage) -> dict[int, int]:

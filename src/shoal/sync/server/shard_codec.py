@@ -89,6 +89,7 @@ class CodecReader(FloatReader):
         if not 0 < (found := memoryview(arrays[0]).nbytes) <= self._most:
             raise PayloadError(f"{member} pushes a payload of {found} bytes; the codec makes 1 to {self._most} of them")
         values = torch.empty(self._layout.numel)
+        # a copy, because a member could change its own memory between checks and use
         payload = torch.frombuffer(bytearray(arrays[0]), dtype=torch.uint8)
         self._codec.decode_into(aligned(payload), self._layout, values)
         return values.numpy()

@@ -24,6 +24,7 @@ class PushOutcome(enum.Enum):
     QUARANTINED = "not finite, as the last ones were: nobody waits for this member any more"
 
 
+# eq=False, because comparing arrays gives no single truth value
 @dataclass(frozen=True, eq=False)
 class ShardUpdate:
     """What a member pushes: the update of its step `clock`, counted from where it entered."""

@@ -34,6 +34,7 @@ class SocketServerConnection(ServerConnection):
 
     def _connect(self, context: "zmq.Context[zmq.Socket[bytes]]", server: int) -> "zmq.Socket[bytes]":
         socket = context.socket(zmq.DEALER)
+        # no high-water marks, because `send` must not block; 10 ms, because servers may start to listen late
         for option, value in (
             (zmq.LINGER, 0),
             (zmq.SNDHWM, 0),

@@ -47,6 +47,7 @@ class SpeculativeStepsSynchronizer(ServerStepsSynchronizer):
 
     def before_forward(self) -> None:
         self._forget_watches()
+        # evaluations train nothing, and a round begins with the newest values anyway
         if not (self._may_restart and self._open and torch.is_grad_enabled()):
             return
         self._may_restart = False
@@ -88,8 +89,10 @@ class SpeculativeStepsSynchronizer(ServerStepsSynchronizer):
         totals = self.server_totals
         totals.restarts += 1
         totals.gained += min(new - old for new, old in zip(client.versions, versions, strict=True))
+        # the step was counted with the values that it does not use now
         totals.staleness[stale] -= 1
         totals.staleness[client.staleness] += 1
+        # drops counts that came to 0
         totals.staleness = +totals.staleness
         self.spent.wait += now() - began
 

@@ -94,6 +94,7 @@ class ServerEngine(LeaderSumEngine):
 
     def start(self, index: int) -> None:
         view = self.group.session.view
+        # from 0 in every view, so that newcomers number their sums as all others do
         if view.generation != self._generation:
             self._generation, self._numbers = view.generation, [0] * len(self._pairs)
         self._numbers[index] += 1
@@ -183,6 +184,7 @@ class SharedServerEngine(ServerEngine):
 
     def finish(self, index: int) -> None:
         if not self._held:
+            # all sums before the flag, which says that this worker holds the whole exchange
             for each in list(self._queue):
                 self._take(each)
             self._flags.start(HELD)

@@ -71,6 +71,7 @@ class SumRounds:
 
     def add(self, member: str, key: SumKey, members: Sequence[str], tensor: Tensor) -> Tensor | None:
         """Take a member's tensor, which must stay as it is. PayloadError: no honest member sends it."""
+        # that view has ended: those that stay repeat the sum in the newest
         if key.generation < self._generation:
             return None
         if member not in members:
@@ -112,6 +113,7 @@ def add_up(parts: Sequence[Tensor]) -> Tensor:
     """Return the sum in the order given, so that its bits do not depend on the network; halves are rounded once."""
     if parts[0].dtype in HALF:
         return torch.stack(list(parts)).float().sum(0).to(parts[0].dtype)
+    # a copy: parts may lie in their members' own memory
     total = parts[0].clone()
     for part in parts[1:]:
         total.add_(part)

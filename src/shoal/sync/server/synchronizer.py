@@ -74,11 +74,14 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
     def open(self, part: Part, state: State | None = None) -> None:
         check_served(part.names, part.parameters, part.optimizers)
         self._names, self._parameters = list(part.names), list(part.parameters)
+        # no parameters: those travel through servers, and only statistics and words between workers
         self._rounds = AveragingRound(self.exchange, part, [], self.spent, [], words=3)
         self._client.open(part.session, self._names, self._parameters)
         self._anchors = self.payloads.make_anchors()
         self._keep(self._anchors)
+        # what checkpoints read in the middle of a round, when the parameters of workers differ
         self._starts = [p.detach().clone() for p in self._parameters]
+        # not `super()`, which would lay out rounds of all parameters
         Synchronizer.open(self, part, state)
 
     @contextmanager
@@ -128,6 +131,7 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
 
     def skip_step(self) -> None:
         self._follow_view()
+        # expanded zeros have the shapes and take no memory
         self._push([torch.zeros(()).expand(p.shape) for p in self._parameters], 0.0)
         self._count()
 
@@ -167,6 +171,7 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
 
     def _wants_values(self) -> bool:
         """Whether the next step may not begin on what is here."""
+        # where servers make the step, new values exist only there
         bound = self.pace.bound
         return self.pace.eager or bound is None or self.pace.rule != "add" or self._client.staleness > bound
 
@@ -192,6 +197,7 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
         with torch.no_grad():
             for parameter, anchor, flat in zip(self._parameters, anchors, self.payloads.flat, strict=True):
                 parameter.copy_(torch.from_numpy(flat).view(parameter.shape))
+                # anchors may lie where values arrive, and then have them already
                 if anchor.data_ptr() != flat.ctypes.data:
                     anchor.copy_(parameter)
 
@@ -202,10 +208,12 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
     def close_round(self) -> None:
         """Meet all others: what all have pushed is in the values that everybody goes on from. A collective call."""
         began, totals = now(), self.totals
+        # before waiting for the others, whose pulls may wait for this worker's clock
         self.leave_round()
         tag, made = self.part.weights.tag().number, self._made
         self._rounds.mean([], self.part.weights.round_share(), (1.0, tag, float(tag) ** 2))
         self.formed = self._rounds.view
+        # all have met, so every push of the round is in the values
         self._begin_round(self.formed)
         members, numbers, squares = self._rounds.words
         # all numbers are equal if the mean of the squares is the square of the mean

@@ -59,6 +59,7 @@ class WorkerAreas:
 
     def take(self, size: int) -> SharedBytes:
         """Return memory that is zero. ShoalError: the host has too little."""
+        # servers map sealed memory only, so these arrays travel with the messages
         if not CAN_SEAL:
             return np.zeros(size, np.uint8)
         area = self._areas[-1] if self._areas else None

@@ -82,12 +82,14 @@ class TokenRing:
             torch.add(now, move, out=known)
         self._words[LAST] = own
         self._words[PASSING] = 0
+        # last, because from now on the next cluster may pass the token on
         self._words[HOLDER] = clusters[(clusters.index(own) + 1) % len(clusters)]
 
     @torch.no_grad()
     def agree(self, clusters: Sequence[int]) -> None:
         """All have stopped: make every copy the start of the round and the changes of all. If the worker that does so
         is lost, another does it again."""
+        # made once: a worker that was lost here may have overwritten copies already
         if not self._words[AGREED]:
             for place, agreed in enumerate(self.agreed):
                 self._add_up(place, clusters, agreed)
@@ -131,6 +133,7 @@ class ClusterRingSynchronizer(LockFreeSynchronizer):
         slots = [slot_of(member) for member in self._rounds.view.members]
         self._ring_order = sorted({self.copy.cluster_of(slot) for slot in slots})
         mine = [slot for slot in slots if self.copy.cluster_of(slot) == self.copy.cluster]
+        # one worker of each cluster, so that one process at a time has the token
         self._passes, self._held = self.host.slot == min(mine), 0
 
     def _fill(self) -> None:

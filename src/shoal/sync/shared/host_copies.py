@@ -133,6 +133,7 @@ class HostCopiesSynchronizer(LockFreeSynchronizer):
             for kept in read_kept(data):
                 # a worker is believed about its own host alone
                 if kept.member in lost and self._hosts.get(teller) == self._hosts.get(kept.member, ""):
+                    # the workers of a host read the same memory, so the first to tell is enough
                     self._lost.setdefault(kept.member, kept)
 
     def _read_kept(self, member: str) -> KeptSteps:

@@ -51,6 +51,7 @@ class LockFreeSynchronizer(LocalStepsSynchronizer):
         self._names, self._parameters = trainable(part)
         self._rounds = AveragingRound(self.exchange, part, [], self.spent, words=3)
         self._share(part)
+        # not `super()`, which would lay out rounds of all parameters
         Synchronizer.open(self, part, state)
 
     def _share(self, part: Part) -> None:
@@ -69,6 +70,7 @@ class LockFreeSynchronizer(LocalStepsSynchronizer):
             self._fill()
         self._steps_before = self.copy.steps()  # nobody steps before this worker has come
         self._await_all()
+        # not in `open`: a state that is loaded until now would overwrite what others have trained
         if not self.copy.attached:
             self.copy.attach()
         self._begun = True
@@ -78,6 +80,7 @@ class LockFreeSynchronizer(LocalStepsSynchronizer):
 
     def _await_all(self) -> MembershipView:
         """Return when all members have come here: those of the view that is returned."""
+        # nothing is averaged: only that all have come counts
         self._rounds.mean([None] * self._rounds.size, 0.0, (0.0,) * len(self._rounds.words))
         return self._rounds.view
 

@@ -96,6 +96,7 @@ class SharedParameters:
         """Train on the copy from now on; what this worker had is forgotten."""
         self._attached[self.host.slot] = 1
         for parameter, shared in zip(self.parameters, self._values, strict=True):
+            # `.data`, so that optimizers and hooks keep the tensor object they know
             parameter.data = shared
         for (optimizer, parameter, name, _), shared in zip(self._held, self._states, strict=True):
             optimizer.state[parameter][name] = shared

@@ -33,6 +33,7 @@ class DtypeArithmetic:
         """Return the memory of a flat tensor as an array, without a copy."""
         if self.dtype.is_complex:
             tensor = torch.view_as_real(tensor).view(-1)
+        # numpy has no bfloat16, so half precision is carried as 16-bit integers
         found: Array = (tensor.view(torch.int16) if self.half else tensor).numpy()
         return found
 

@@ -98,6 +98,7 @@ class ButterflyAllReduce(SumTask):
             self.done.set()
 
     def missing(self) -> list[int]:
+        # the training thread may ask before the communication thread has begun the task
         if not hasattr(self, "_left"):
             return []
         return sorted({self._sources[phase] for phase in self._phases if phase in self._sources})

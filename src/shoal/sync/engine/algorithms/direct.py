@@ -47,6 +47,7 @@ class DirectSum(SumTask):
                 self.done.set()
 
     def missing(self) -> list[int]:
+        # the training thread may ask before the communication thread has begun the task
         if not hasattr(self, "_came"):
             return []
         return [rank for rank in self._view.others if any(rank not in came for came in self._came)]

@@ -60,6 +60,7 @@ class ReduceScatterGather(SumTask):
             self.done.set()
 
     def missing(self) -> list[int]:
+        # the training thread may ask before the communication thread has begun the task
         if not hasattr(self, "_left"):
             return []
         late = {rank for came in self._came for rank in self._view.others if rank not in came}

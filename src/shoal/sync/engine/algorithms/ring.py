@@ -43,6 +43,7 @@ class RingAllReduce(SumTask):
             payload = payload.changed()
         if hop < 2 * view.size - 3:
             self._send(view.after, hop + 1, chunk.index, payload)
+        # the last addition, or a copy of the sum that it made
         if hop >= view.size - 2:
             self.result[where] = array
             self._left -= 1
@@ -50,4 +51,5 @@ class RingAllReduce(SumTask):
                 self.done.set()
 
     def missing(self) -> list[int]:
+        # the training thread may ask before the communication thread has begun the task
         return [self._view.before] if hasattr(self, "_view") else []

@@ -105,6 +105,7 @@ class TreeAllReduce(SumTask):
 
     def missing(self) -> list[int]:
         """Return the children whose sums are late, or the parent if this worker's subtree is complete."""
+        # the training thread may ask before the communication thread has begun the task
         if not hasattr(self, "_left"):
             return []
         came = Counter(sender for sender, phase, _ in self._seen if phase == UP)

@@ -22,6 +22,7 @@ class AdamRule(ServerRule):
         mean += as_float32(1 - self.first) * update
         square *= as_float32(self.second)
         square += as_float32(1 - self.second) * (update * update)
+        # count + 1: this update counts too, and the first one would divide by 0
         size = as_float32(self.rate / (1 - self.first ** (count + 1)))
         root = np.sqrt(square / as_float32(1 - self.second ** (count + 1)))
         values -= size * mean / (root + self.epsilon)

@@ -25,6 +25,7 @@ class SgdRule(ServerRule):
 
 class MomentumRule(SgdRule):
     slots = 1
+    # momentum moves elements whose gradient is 0, too
     zero_changes_nothing = False
 
     def __init__(self, rate: float, momentum: float = 0.9) -> None:

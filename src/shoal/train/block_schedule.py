@@ -127,6 +127,7 @@ class BlockSchedule(nn.Module):
         if marks is None or not there:  # the first steps under stale(k), or one that all skip
             self._arrived = torch.zeros(self.blocks, dtype=torch.bool)
             return
+        # under loss="mean" a mark is divided by the number of workers
         if 0.01 < (most := float(marks.max())) < 0.75:
             raise UsageError(f"the mark of a block is {most:.2f}, not 1; join schedule and model with loss='sum'")
         for block in (marks > 1.5).nonzero().flatten().tolist():

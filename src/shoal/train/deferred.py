@@ -72,6 +72,7 @@ class DeferredUpdates:
     def put_off(self, optimizer: Optimizer, closure: bool) -> bool:
         """Before a step: leave out what is not there yet. False: all is there, and the step is as any other."""
         reason = self._obstacle(optimizer, closure)
+        # the word tells of all workers whether gradients are finite; it leaves before the other buckets
         self.synchronizer.finish_bucket(self.synchronizer.word)
         if reason and reason not in self._told:
             self._told.add(reason)
@@ -108,6 +109,7 @@ class DeferredUpdates:
         updates = self._updates.pop(number, [])
         for update in updates:
             for parameter in update.parameters:
+                # first: the update itself touches them
                 touch.release(parameter)
         places = {id(p): found[1] for u in updates for p in u.parameters if (found := self._pending(p)) is not None}
         self.synchronizer.finish_bucket(number)
@@ -181,6 +183,7 @@ def _make(update: DeferredUpdate, gradients: dict[int, Tensor]) -> None:
         optimizer.param_groups = [{**settings, "params": part} for settings, part in parts]
         # inside an evaluation too: state made in inference mode could not be updated outside of it
         with torch.inference_mode(False), torch.no_grad(), torch.autocast("cpu", enabled=False):
+            # without the wrapper in which torch calls the hooks of a step
             type(optimizer).step.__wrapped__(optimizer)  # type: ignore[attr-defined]
     finally:
         optimizer.param_groups = groups

@@ -118,6 +118,7 @@ class JoinedModels:
         one pace and of parameters under another, so state stays only where both compress the same.
         """
         self.settle()
+        # leaving may make updates that were put off; their steps are counted already
         with self.suppress_steps():
             self.synchronizer.leave_plan()
         for parameter in self.members.parameters:  # gradients lie in the buckets of the plan before
@@ -227,6 +228,7 @@ class JoinedModels:
             self.deferred.stepped()
         if self.served is not None:
             before = self.served.bytes_sent
+            # the others have committed the step by now, so a push never has to be withdrawn
             self.served.after_step(optimizer)
             self.exchange.observer.sent_bytes += self.served.bytes_sent - before
         self.observer.after_step(self, optimizer, closure)
@@ -247,6 +249,7 @@ class JoinedModels:
         self.synchronizer.gradient_arriving()
 
     def gradient_ready(self, index: int) -> None:
+        # before it leaves: afterwards its place in the bucket holds the sum of all workers
         self.evidence.saw(index, self.members.parameters[index].grad)
         self.synchronizer.gradient_ready(index)
 

@@ -29,6 +29,7 @@ def begin_keeping(
         together.resume = ResumeState.from_checkpoint(context.resume, group.rank, group.size)
         found = together.resume.where
         progress.step, progress.epoch, progress.samples = found.step, found.epoch, together.resume.samples
+    # where workers may be lost, any of them may have to go on writing it
     if (group.rank == 0 and not group.remote) or group.session.elastic:
         together.ledger = LedgerWriter(
             context.dir,

@@ -102,6 +102,7 @@ class LedgerWriter:
 
     def _end_entries(self) -> bool:
         written = self.flush()
+        # later ranges begin entries of their own, because a resumed run withdraws whole ones
         self._joins.clear()
         if len(self._book) > self._long:
             self._book = merged(self._book, self._boundaries())
@@ -193,6 +194,7 @@ class LedgerWriter:
             log = self._open_log()
             while self._entries:
                 log.append(self._encoder.encode(msgspec.structs.replace(self._entries[0], fence=self._fence)))
+                # one by one: what could not be written stays for the next flush
                 del self._entries[0]
         except OSError as error:
             self.error = error.strerror or str(error)
@@ -207,6 +209,7 @@ class LedgerWriter:
         if not self._lock.acquire(blocking=False):  # a checkpoint is syncing the file; the next flush tries again
             return
         try:
+            # first: if merging fails, the next flush must not try again at once
             self._large = 2 * self._large
             kept = merged(committed(read_ledger(self._directory)), self._boundaries(), self._since[0])
             # withdraws nothing, but fences off an earlier writer that was stopped and wakes up

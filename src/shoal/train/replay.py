@@ -85,6 +85,7 @@ class ComputeReplay:
     def _arrival(self, index: int) -> Callable[[Tensor], None]:
         def arrived(gradient: Tensor) -> None:
             if not self.replaying and self._arrivals:
+                # packing and waiting between two gradients is exchange: it is done again, and not slept
                 self._arrivals[-1][index] = now() - self._began - (self._exchanging() - self._before)
                 self._gradients[index] = gradient.detach().clone()
 
@@ -104,6 +105,7 @@ class ComputeReplay:
         moments = {i: statistics.median(a[i] for a in self._arrivals if i in a) for i in self._gradients}
         order = sorted(moments, key=moments.__getitem__)
         pauses = [(moments[i] - (moments[order[n - 1]] if n else 0.0)) * self._part(rows) for n, i in enumerate(order)]
+        # backward runs the link that was made last first
         for index, pause in zip(reversed(order), reversed(pauses), strict=True):
             chain = _ReplayedLayer.apply(chain, self.parameters[index], self._gradients[index], max(0.0, pause))  # type: ignore[no-untyped-call]
         return chain

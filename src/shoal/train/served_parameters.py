@@ -48,6 +48,7 @@ class ServedParameter:
         """Give the servers the values that lie here."""
         assert self.client is not None
         flat = self._flat().cpu().numpy()
+        # about a million numbers, 4 MB, in one message
         step = max(1, (1 << 20) // flat.shape[1])
         for at in range(0, len(flat), step):
             part = flat[at : at + step]
@@ -89,6 +90,7 @@ class ServedParameter:
             self._rows = np.zeros(0, np.int64)
             return
         if gradient.is_sparse:
+            # each row once: its change is the difference between before and after the step
             gradient = gradient.coalesce()
             self._rows = gradient.indices()[0].cpu().numpy()
             values = gradient.values()

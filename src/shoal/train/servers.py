@@ -43,6 +43,7 @@ def plan_services(plan: Plan, workers: int, alone: bool = True) -> tuple[RunServ
     return tuple(RunService(f"server {number}", serve, term.replicas) for number in range(term.servers))
 
 
+# the launcher asks several times a second
 @lru_cache(maxsize=8)
 def count_tuned_servers(text: str) -> int:
     """Return how many servers a plan has whose number the launcher tunes; 0 if it tunes none."""

@@ -91,8 +91,10 @@ def load_parameters(joined: JoinedModels, group: WorkerGroup) -> None:
     """Give the servers what all workers agreed on, before anybody trains. A collective call."""
     assert joined.served is not None
     for user in joined.served.users:
+        # all workers hold the same values, so one of them gives them
         if isinstance(user, ServedParameter) and group.rank == 0:
             user.load_all()
+    # no worker pulls before the servers have everything
     group.gather(b"")
 
 

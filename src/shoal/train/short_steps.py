@@ -112,6 +112,7 @@ class ShortSteps:
             check = partial(check_states, parameters=members.parameters)
             models, optimizers = members.models, members.optimizers
             if not adopt_state(self.group, models, optimizers, tensors, givers, members.stateful, check):
+                # earlier joins have the new state already, and there is no way back
                 if number:
                     raise PeerLost(
                         f"worker {self.group.rank} stops: who knew the state was lost while it was handed on"

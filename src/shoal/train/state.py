@@ -36,6 +36,7 @@ def flatten(value: Any, tensors: list[Tensor]) -> Any:
         tensors.append(value)
         return {TENSOR: [str(value.dtype), list(value.shape)]}
     if isinstance(value, dict):
+        # pairs, because JSON would make strings of an optimizer's integer keys
         pairs = [[key, flatten(item, tensors)] for key, item in value.items() if isinstance(key, int | str)]
         return {PAIRS: pairs}
     if isinstance(value, list):
@@ -159,6 +160,7 @@ def _adopt(
     text = b""
     if gives := group.rank == group.giver(givers):
         text = msgspec.json.encode(flatten([owner.state_dict() for owner in owners], tensors))
+    # the text first: the others make tensors by it, which the broadcast below fills
     words = group.gather(text, check=(lambda said: check(said, owners)) if check else None)
     said = dict(zip(group.session.committed_view.members, words, strict=False)).get(name, b"")
     if not said:

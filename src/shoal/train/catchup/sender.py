@@ -181,6 +181,7 @@ class CatchUpSender:
             if not stream.refused:
                 tensors, texts = common(self.joined)
                 data = b"".join(pieces(tensors, texts | {"kind": "state"}))
+                # writes up to here are in the state; the next update compares with their count
                 self.updated()
         except ShardError as error:
             stream.refused = str(error)

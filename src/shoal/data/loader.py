@@ -62,6 +62,7 @@ class ShardedLoader:
                     observer.next_step(run, step)
                     if run.ended:
                         break
+                    # members or the rest of the pass have changed: this step is void, and what is left is dealt anew
                     if run.changed or self._where() != self._place:
                         more = True
                         break
@@ -75,12 +76,14 @@ class ShardedLoader:
                     else:
                         observer.short(step.counts)
                     observer.load_began()
+                    # asked here too, or the next batch would be loaded only to be thrown away
                     if run.changed or self._where() != self._place:
                         more = True
                         break
                 else:
                     observer.next_step(run, None)
                     more = run.goes_on
+            # a resumed run repeats passes that trained nothing
             self._done += [run.turn.number] * run.trained
             observer.finished(run)
         finally:

@@ -53,6 +53,7 @@ def write_request(notice: RunNotice, request: SwitchRequest | ScaleRequest) -> s
     replaces this one."""
     request = msgspec.structs.replace(request, token=secrets.token_hex(8))
     path = _path(open_private(), notice.name, type(request))
+    # named by its token, because two commands may write at a time
     part = path.with_suffix(f"{path.suffix}-{request.token}")
     part.write_bytes(msgspec.json.encode(request))
     part.rename(path)

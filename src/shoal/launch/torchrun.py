@@ -41,6 +41,7 @@ def join_group() -> WorkerGroup:
     rank, size = _number("RANK"), _number("WORLD_SIZE")
     if rank >= size:
         raise UsageError(f"RANK={rank} does not fit WORLD_SIZE={size}; ranks are 0 to {size - 1}")
+    # the script, or another library, may use the same names in the store
     store = PrefixStore("shoal", _store(rank, size))
     if os.environ.get("LOCAL_WORLD_SIZE") == str(size):
         shared = _shared(store, rank, size)

@@ -91,6 +91,7 @@ class LeaseQueue:
             if not self.is_void(lease):  # it was given before a round that ended early
                 break
         self._out.append(lease)
+        # now, so that the answer comes while this batch is trained
         self._channel.say(self._request(wants=True))
         return lease
 
@@ -148,6 +149,7 @@ class LeaseQueue:
             steps=terms.steps,
             fastest=terms.fastest,
             closes=closes,
+            # a message takes no more
             held=tuple(held[-MOST_RANGES:]),
             reached=self._reached,
             number=self._number,

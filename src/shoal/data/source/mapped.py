@@ -84,6 +84,7 @@ class MapDatasetSource:
     ) -> Iterator[Any]:
         """Yield the positions to fetch; the counts queue up in `ahead`, because worker processes read ahead."""
         for allocated in allocator.allocate(_read(_sampler(self._loader), turn), left):
+            # without its items: the inner loader has them
             ahead.append(allocated._replace(items=None))
             if allocated.counts[self._place.rank]:
                 yield allocated.items
@@ -107,6 +108,7 @@ class MapDatasetSource:
     def _in_step(self, batches: Iterable[Any], ahead: deque[AllocatedBatch]) -> Iterator[LoaderStep]:
         rank = self._place.rank
         for batch in batches:
+            # steps in which this worker has no sample have no batch in the inner loader
             while not ahead[0].counts[rank]:
                 yield self._step(ahead.popleft(), None)
             yield self._step(ahead.popleft(), batch)
@@ -143,6 +145,7 @@ def _read(sampler: Any, turn: PassKey) -> Read[Any]:
 
 def _shuffles_all(sampler: Any) -> bool:
     """Return whether the sampler is that of `shuffle=True`; with replacement, or another length, it is not."""
+    # a subclass may draw in a way of its own
     plain = type(sampler) is RandomSampler and not sampler.replacement
     return plain and sampler.num_samples == len(sampler.data_source)
 

@@ -37,6 +37,7 @@ class StreamSource:
             loader,
             self._portion,
             generator=self._generator,
+            # the portion groups and collates samples itself
             batch_size=None,
             collate_fn=_as_it_is,
             worker_init_fn=_WorkerInit(loader.worker_init_fn),

@@ -99,6 +99,7 @@ def decode_batch(description: Description, payload: Payload) -> Any:
         raise DamagedBatchError(f"a batch that is not described: {error}") from None
     if needed != len(payload):
         raise DamagedBatchError(f"a batch of {len(payload)} bytes of which {needed} are described")
+    # one copy for all tensors: the payload may be memory of a socket, which the script must not write to
     reader = _PayloadReader(bytearray(payload))
     return _build(node, reader.take)
 
@@ -132,6 +133,7 @@ def _checked(tensor: Tensor, where: str) -> Tensor:
             f"{tensor.requires_grad}; data servers send dense ones of {', '.join(TENSOR_DTYPES)} in the processor's "
             "memory, without gradients"
         )
+    # torch may keep conjugation and sign as flags, which the bytes would not show
     return tensor.resolve_conj().resolve_neg()
 
 
@@ -168,6 +170,7 @@ class _PayloadReader:
         size = count * dtype.itemsize
         flat = torch.frombuffer(self._payload, dtype=torch.uint8, count=size, offset=self._at)
         self._at += _place(size)
+        # torch does not say what it makes of other bytes
         if dtype is torch.bool and int(flat.max()) > 1:
             raise DamagedBatchError("a tensor of bool that holds other bytes than 0 and 1")
         return flat.view(dtype).reshape(node.shape)

@@ -234,6 +234,7 @@ class PoolServer:
             each.ready = True
         elif lease is not None and news.code is not None:
             del each.leases[news.number]
+            # a signal is told as a shell tells it: 128 and its number
             lease.end(news.code if news.code >= 0 else 128 - news.code)
         elif lease is not None:
             with contextlib.suppress(OSError):

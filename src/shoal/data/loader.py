@@ -57,6 +57,7 @@ class ShardedLoader:
             more = True
             while more:
                 self._move(run)
+                # a copy: `run.left` changes with every step, while the source reads ahead
                 steps, more = self._source.steps(run.turn, dict(run.left), run.leases), False
                 for step in steps:
                     observer.next_step(run, step)

@@ -130,8 +130,10 @@ def kill_counter_file(pid: int) -> Path | None:
         return None
     for line in lines:
         number, kinds, group = line.split(":", 2)
+        # cgroup v1: a hierarchy for each kind of resource
         if "memory" in kinds.split(","):
             return _there(ROOT / "memory" / group.lstrip("/") / "memory.oom_control")
+        # cgroup v2: the single hierarchy
         if number == "0" and (file := _there(ROOT / group.lstrip("/") / "memory.events.local")):
             return file
     return None

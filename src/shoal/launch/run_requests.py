@@ -56,6 +56,7 @@ def write_request(notice: RunNotice, request: SwitchRequest | ScaleRequest) -> s
     # named by its token, because two commands may write at a time
     part = path.with_suffix(f"{path.suffix}-{request.token}")
     part.write_bytes(msgspec.json.encode(request))
+    # the launcher sees a whole file, or none
     part.rename(path)
     return request.token
 
@@ -76,6 +77,7 @@ def take_request(name: str, kind: type[Asked]) -> Asked | None:
             data = file.read(LARGEST)
     except OSError:
         return None
+    # also if it cannot be read, or it would be found again at every look
     path.unlink(missing_ok=True)
     with contextlib.suppress(msgspec.MsgspecError):
         return msgspec.json.decode(data, type=kind)

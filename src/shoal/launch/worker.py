@@ -172,6 +172,7 @@ def _clean(text: str) -> str:
 def _send(report: int, what: FailureReport) -> None:
     data = msgspec.json.encode(what)
     while data:
+        # a pipe takes what it has room for
         data = data[os.write(report, data) :]
 
 

@@ -87,6 +87,7 @@ class BlockSchedule(nn.Module):
 
     def _candidates(self, state: ScheduleState) -> list[int]:
         updated = state["updated"].numpy()
+        # stable, because all workers must draw the same
         waiting = np.argsort(updated, kind="stable")
         if self.order == "turn":
             return [int(block) for block in waiting]

@@ -82,6 +82,7 @@ class DeferredUpdates:
         if reason or self.synchronizer.spoiled or not finite(there):
             self.settle_all()
             return False
+        # copied now: a scheduler may change them before the parts are made
         settings = [_settings(group) for group in optimizer.param_groups]
         parts: dict[int, DeferredUpdate] = {}
         for group, parameter in mine:
@@ -92,6 +93,7 @@ class DeferredUpdates:
                     parts[bucket] = DeferredUpdate(optimizer, settings, [[] for _ in settings])
                 parts[bucket].parts[group].append(parameter)
                 self._taken.append((parameter, gradient, bucket))
+                # torch's optimizers pass over parameters without a gradient
                 parameter.grad = None
         for bucket, update in parts.items():
             self._updates.setdefault(bucket, []).append(update)

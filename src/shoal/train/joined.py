@@ -230,6 +230,7 @@ class JoinedModels:
             before = self.served.bytes_sent
             # the others have committed the step by now, so a push never has to be withdrawn
             self.served.after_step(optimizer)
+            # pushes go past the exchange, and are counted with its bytes
             self.exchange.observer.sent_bytes += self.served.bytes_sent - before
         self.observer.after_step(self, optimizer, closure)
 
@@ -299,6 +300,7 @@ class JoinedModels:
             for index, parameter in enumerate(self.members.parameters):
                 self.evidence.saw(index, parameter.grad)
             self.backward_ended()
+        # what passes had held back has left with the rest
         self.backward.held_indices.clear()
 
     def _scale_written(self, factor: float, held: set[int]) -> None:

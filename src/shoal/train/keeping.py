@@ -25,6 +25,7 @@ def begin_keeping(
     """Set up the ledger and checkpoints; take up what the run goes on from."""
     progress, group = together.progress, together.group
     interval = CheckpointInterval.parse(context.checkpoint, "SHOAL_CHECKPOINT" if not context.begun else "--checkpoint")
+    # a newcomer gets a newer state from its donor
     if context.resume is not None and not group.session.waiting:
         together.resume = ResumeState.from_checkpoint(context.resume, group.rank, group.size)
         found = together.resume.where

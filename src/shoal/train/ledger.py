@@ -84,6 +84,7 @@ class LedgerWriter:
         """Begin this worker's book; entries after `step` are void."""
         self._since = (step, attempt, workers)
         self._book, self._joins, self._cuts = [], {}, []
+        # a run that begins anew has nothing to withdraw
         if step or attempt > 1:
             self._entries.append(RunResumed(step=step, attempt=attempt, workers=workers))
         if self._writes():
@@ -176,6 +177,7 @@ class LedgerWriter:
         self._entries.append(took)
 
     def finished(self, run: LoaderPass, number: int) -> None:
+        # a pass that no step was made of, as an evaluation, is not listed
         if run.trained:
             finished = PassFinished(**_place(run), step=number, drops=run.loader.facts[2])
             self._entries.append(finished)

@@ -132,6 +132,7 @@ def _collect(members: JoinedMembers, seen: dict[int, int]) -> None:
 def _add(members: JoinedMembers, seen: dict[int, int], name: str, parameter: Tensor) -> None:
     if is_lazy(parameter):
         raise UsageError(f"parameter {name!r} has no shape yet (a lazy module); run the model once before join()")
+    # a tied parameter has several names, and is one
     if id(parameter) not in seen:
         seen[id(parameter)] = len(members.parameters)
         members.names.append(name)
@@ -189,6 +190,7 @@ def read_count(said: bytes) -> int:
 def mean_of(said: Sequence[bytes]) -> float:
     """The mean of the workers' numbers; not finite if one of them is not."""
     values = [read_value(one) for one in said]
+    # fsum raises for infinities of both signs
     return math.fsum(values) / len(values) if all(map(math.isfinite, values)) else sum(values)
 
 

@@ -107,6 +107,7 @@ class NonFiniteGuard:
             return
         for group in optimizer.param_groups:
             for parameter in group["params"]:
+                # without gradients the step changes nothing, on all workers alike
                 parameter.grad = None
         self._settle()
 

@@ -40,6 +40,7 @@ def make_folder(context: WorkerContext, plan: Plan) -> None:
     if main:
         # a checkpoint's folder is named by its step; later ones were passed over as damaged
         clear(context.dir, int(context.resume.name.rpartition("-")[2]) if context.resume is not None else 0)
+    # the others write only once the folder is there and cleared
     group.gather(b"")
 
 

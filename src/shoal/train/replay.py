@@ -62,6 +62,7 @@ class ComputeReplay:
         return self._step >= WARM + MEASURED
 
     def _forward(self, *inputs: Any, **named: Any) -> Any:
+        # evaluations compute: only training is measured and slept through
         if not self.model.training or not torch.is_grad_enabled():
             return self._compute(*inputs, **named)
         if self.replaying and self._gradients:
@@ -100,6 +101,7 @@ class ComputeReplay:
         assert self._output is not None
         output = self._output
         if output.dim() and rows != self._rows:
+            # as many rows as this batch has, repeated from those that were measured
             output = output[torch.arange(round(len(output) * self._part(rows))) % len(output)]
         chain = output.clone().requires_grad_()
         moments = {i: statistics.median(a[i] for a in self._arrivals if i in a) for i in self._gradients}

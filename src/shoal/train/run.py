@@ -91,6 +91,7 @@ class Run:
         again = (context.seed, context.attempt, context.replay)
         self._joiner = ModelJoiner(group, self._engines, self._together, self._journal, self._latency, *again)
         self._joiner.servers = servers.connection if servers is not None and plan.parts else None
+        # before the script draws anything: the same seed and number of workers give the same run
         seed_all(context.seed)
         announce(self._journal, group, self.device, context.attempt, warnings)
         atexit.register(self._close_at_exit)
@@ -206,6 +207,7 @@ class Run:
         nothing, because their word does not count. Optimizers and residuals go on; see docs/plans.md.
         """
         wanted = load(plan)
+        # refused before the others are asked, who would build this plan too
         self._together.check_parts(wanted)
         if self.size > 1:  # one worker exchanges nothing, whatever the plan
             check_fitness(wanted, [joined.members for joined in self._together.joined], self._epochs.loaders)

@@ -107,6 +107,7 @@ class ServedParameter:
         return found
 
     def take_updates(self) -> tuple[RowNumbers, FloatArray]:
+        # other workers push meanwhile, so the next forward pass pulls again
         self._is_fresh = False
         if self._before is None:
             return np.zeros(0, np.int64), np.zeros((0, self._flat().shape[1]), np.float32)

@@ -82,6 +82,7 @@ def connect_servers(plan: Plan, group: WorkerGroup, folder: str, number: int = 0
     exchange = plan.servers
     if exchange is None or (group.size == 1 and not group.session.elastic):
         return None
+    # keys of servers between hosts are handed out when the run begins, so a later plan has none
     if isinstance(group, LinkedGroup) and len(group.servers) == exchange.servers * exchange.replicas and not number:
         linked = LinkServerConnection if exchange.replicas == 1 else ReplicatedLinkConnection
         return ServerEngines(linked(group))

@@ -79,6 +79,7 @@ def open_served(joined: JoinedModels, plan: Plan, group: WorkerGroup, servers: S
     if servers is None:
         if group.size > 1 or group.session.elastic:
             raise _without_servers(plan, users[0][0])
+        # one process alone keeps the tables itself
         servers = LocalServerConnection(group.session.member, group.board, group.seconds)
     for name, user in users:
         spec = user.describe() if isinstance(user, ServedParameter) else members.tables[name].describe(name)

@@ -71,6 +71,7 @@ class ShortSteps:
         if not self.adopt(said == _AGREED, givers):
             self._undo()
             return 0
+        # those with samples tell the number, and the others send nothing
         return int(next(filter(None, self.group.gather(b"", check=_read_step))))
 
     def hand_over(self, step: int) -> None:

@@ -212,6 +212,7 @@ def schedulers(optimizers: Sequence[Optimizer]) -> list[LRScheduler]:
     for optimizer in optimizers:
         holders = [h if isinstance(h, LRScheduler) else _owner(h) for h in gc.get_referrers(optimizer)]
         mine = {id(h): h for h in holders if isinstance(h, LRScheduler) and h.optimizer is optimizer}
+        # the garbage collector lists them in no particular order
         found += sorted(mine.values(), key=_order)
     return found
 
@@ -223,6 +224,7 @@ def _order(scheduler: LRScheduler) -> tuple[str, str, int]:
 
 def _owner(holder: object) -> object:
     """The object whose attributes `holder` is, if it is such a dictionary."""
+    # a scheduler may hold the optimizer through the dictionary of its attributes
     if isinstance(holder, dict) and "optimizer" in holder:
         return next((o for o in gc.get_referrers(holder) if isinstance(o, LRScheduler) and vars(o) is holder), None)
     return None

@@ -94,6 +94,7 @@ class StepCoordinator(MembershipListener):
                 batch=self.dealing.samples,
                 step=lambda: self.progress.step,
             )
+        # of a single worker its own loss is that of all
         several = self.group.size > 1
         joined.hook_steps(first, partial(self.dealing.share_loss, joined.members.loss) if several else None)
         self.dealing.batches.ledger = self.ledger
@@ -101,6 +102,7 @@ class StepCoordinator(MembershipListener):
         self.rounds.check_joins()
         self._step_check.add(joined)
         self.dealing.start_at_end(short=False)
+        # its steps cannot be made again among those who stay, so a loss ends the run
         if not joined.alone and not joined.exchange.retryable:
             self.group.session.forbid_loss(UNREPEATABLE)
 

@@ -135,6 +135,7 @@ class StepTransaction:
         try:
             self.session.complete()
         finally:
+            # the wait for all members is counted once, and not for every part
             first.spent.wait += now() - began
 
     def _abandon(self, participants: Sequence[TransactionParticipant]) -> None:

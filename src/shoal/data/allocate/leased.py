@@ -86,6 +86,7 @@ class LeaseQueue:
             self._number += 1
             if not answer.ranges:
                 return None
+            # a coordinator that is started again continues behind the highest position it is told
             self._reached = max(self._reached, answer.ranges[-1][1])
             lease = SampleLease(answer.ranges, self._ordinals[answer.round] + answer.ahead)
             if not self.is_void(lease):  # it was given before a round that ended early
@@ -186,6 +187,7 @@ def picking(read: Read[Any]) -> Callable[[int], Any]:
 
     def pick(place: int) -> Any:
         if place >= len(known):
+            # all items are kept, because leases may go back to earlier positions
             known.extend(read(place + 1 - len(known)))
         return known[place]
 

@@ -34,6 +34,7 @@ class MapDatasetSource:
         self._prepare = prepare
         self._loader = loader
         self._place = place
+        # DataLoader draws a seed in every pass: from this, or else from the script's own stream
         self._generator = torch.Generator()
         self._chosen = _ChosenIndices()
         role = {"batch_size": None, "sampler": self._chosen}
@@ -112,6 +113,7 @@ class MapDatasetSource:
             while not ahead[0].counts[rank]:
                 yield self._step(ahead.popleft(), None)
             yield self._step(ahead.popleft(), batch)
+        # the last steps of a pass may have no sample for this worker
         for allocated in ahead:
             yield self._step(allocated, None)
 

@@ -49,6 +49,7 @@ class StreamSource:
     def steps(self, turn: PassKey, left: Left = FRESH, leases: LeaseQueue | None = None) -> Iterator[LoaderStep]:
         # Without the rank: what a dataset does with the seed of its process must be the same on every worker.
         self._generator.manual_seed(turn.mix("stream"))
+        # in place: processes that live on read this memory
         self._portion.seed.fill_(turn.mix("stream"))
         self._portion.left = {(turn.mix("stream"), stream): rest for stream, rest in left.items()}
         return self._counted(iter(self._inner))

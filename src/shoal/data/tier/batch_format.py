@@ -81,6 +81,7 @@ def encode_batch(batch: Any) -> tuple[Description, Payload]:
             "are the most that is sent: make batches smaller, or collate their samples into tensors"
         )
     payload, at = bytearray(total), 0
+    # torch refuses an empty buffer
     view = torch.frombuffer(payload, dtype=torch.uint8) if total else torch.empty(0, dtype=torch.uint8)
     for tensor in tensors:
         view[at : at + tensor.nbytes] = tensor.contiguous().reshape(-1).view(torch.uint8)

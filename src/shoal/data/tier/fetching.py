@@ -102,6 +102,7 @@ class BatchFetcher:
                 self._await(queue[0])
                 yield self._finish(queue.popleft())
         finally:
+            # the script has left the pass: answers that come later find nothing, and are dropped
             for each in queue:
                 self._pending.pop(each.number, None)
 

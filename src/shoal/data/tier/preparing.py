@@ -49,6 +49,7 @@ class BatchPreparer:
 
     def _in_batches(self, key: PassKey, indices: Any) -> Any:
         if callable(getattr(self._dataset, "__getitems__", None)):
+            # the dataset fetches all at once, so they share one seed
             seed_all_cpu(key.mix("samples", *map(_name, indices)))
             samples = self._call(f"one of {list(indices)}", self._dataset.__getitems__, list(indices))
         else:

@@ -107,6 +107,7 @@ class PoolAgent:
         for each in (inner, outer_out, outer_err):
             os.close(each)
         with contextlib.suppress(BrokenPipeError):
+            # through a pipe, because other users can read the arguments of a process
             os.write(stdin, f"{order.secret or take_secret(order.key)}\n".encode())
         child = _AgentChild(order.number, pid, stdin, {out: "out", err: "err"})
         self._children[order.number] = child

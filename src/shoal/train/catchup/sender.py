@@ -252,6 +252,7 @@ class CatchUpSender:
     def _withdraw(self, member: str, reason: str) -> None:
         stream = self._streams[member]
         stream.refused, stream.unsure = reason, {}
+        # what is still queued would delay the whole state, which the newcomer gets instead
         self.server.withdraw(member, _refusal(reason))
 
     def rest(self, member: str) -> StreamRest | str:

@@ -183,6 +183,7 @@ class CheckpointCoordinator:
             rows = self._writer.write_rows(step, rows_name(self.group.rank), content)
         if self.group.rank == 0:
             for one in self.joined:
+                # copies of what lies on servers are as old as their last use
                 one.refresh_served()
         tensors, texts = own(self.joined)
         written = self.ledger is None or self.ledger.saved(step)
@@ -197,6 +198,7 @@ class CheckpointCoordinator:
         else:
             epoch = 0
         manifest = msgspec.structs.replace(self._base, step=step, epoch=epoch, samples=sum(samples), workers=home)
+        # ranks close up when a worker is lost
         self._writer.rank = self.group.rank
         self._writer.start(manifest, self._camera.take(tensors), texts, rows)
         self.sink.flush()
@@ -212,6 +214,7 @@ class CheckpointCoordinator:
             self._complain(written.step, written.error)
             return
         self._warned = False
+        # what the writing thread waits for the disk costs the training nothing
         self._cost = self._paused + written.work
         self.sink.emit(
             CheckpointSaved(

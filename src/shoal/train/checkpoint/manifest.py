@@ -156,6 +156,7 @@ def listed(directory: Path) -> list[Path]:
         found = [path for path in checkpoints(directory).iterdir() if _NAME.fullmatch(path.name)]
     except FileNotFoundError:
         return []
+    # steps have twelve digits in a name, so the order of names is theirs
     return sorted(found, reverse=True)
 
 

@@ -65,6 +65,7 @@ def enter() -> list[str]:
     alone = leave_network()
     limit()
     become_nobody()
+    # no core dump, and no process of the same user may look into this one
     _prctl(PR_SET_DUMPABLE, 0)
     # Landlock and seccomp demand it of a process without privileges
     _prctl(PR_SET_NO_NEW_PRIVS, 1)
@@ -88,6 +89,7 @@ def become_nobody() -> None:
     """Root is bound by few limits and owns most files; where `nobody` is not known, the other walls have to do."""
     if os.geteuid() == 0:
         with contextlib.suppress(OSError):
+            # groups first: as `nobody` it could not change them any more
             os.setgroups([])
             os.setresgid(NOBODY, NOBODY, NOBODY)
             os.setresuid(NOBODY, NOBODY, NOBODY)
@@ -132,6 +134,7 @@ def _program(arch: int, allowed: tuple[int, ...]) -> bytes:
     # in what seccomp shows the filter, the architecture is at offset 4, the call's number at 0
     lines = [(load, 0, 0, 4), (equal, 1, 0, arch), (answer, 0, 0, kill), (load, 0, 0, 0)]
     for number, call in enumerate(allowed):
+        # a match jumps over what is left of the list, and over the refusal
         lines.append((equal, len(allowed) - number, 0, call))
     lines += [(answer, 0, 0, refuse), (answer, 0, 0, allow)]
     return b"".join(struct.pack("<HBBI", *line) for line in lines)

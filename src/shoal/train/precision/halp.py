@@ -86,11 +86,13 @@ class BitCentred(ModelPrecision):
         buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}  # counted once, here
         after = torch.get_rng_state()
         torch.set_rng_state(self._random)  # dropout takes the same units away
+        # the second evaluation comes through these hooks too
         self._busy = True
         try:
             there = functional_call(model, weights | buffers, args, kwargs)
         finally:
             self._busy = False
+            # the script's random stream goes on as after one evaluation
             torch.set_rng_state(after)
         return pair(output, there, self._backward)
 

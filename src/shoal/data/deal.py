@@ -66,6 +66,7 @@ def groups(read: Read[T], size: int, *, drop_last: bool) -> Iterator[list[T]]:
         short = len(group) < size
         if not (short and drop_last):
             yield group
+        # `read` gives fewer only at the end
         if short:
             return
 

@@ -59,7 +59,7 @@ def blame(workers: Sequence[WorkerProcess]) -> RunFailure | None:
         return None
     reports = {worker.pid: parse(worker.report) for worker in failed}
     own = [w for w in failed if (r := reports[w.pid]) is not None and not r.peer]
-    # whoever failed before the others were asked to stop, and does not name another itself
+    # the one that failed before others were asked to stop, and that blames no other itself
     first = next((w for w in failed if w.blamed and not secondary(reports[w.pid])), None)
     if first is None or (first.status is not None and first.status > 0 and first not in own and own):
         first = own[0] if own else failed[0]

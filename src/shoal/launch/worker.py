@@ -27,7 +27,7 @@ def run_script(script: Path, arguments: list[str]) -> None:
     """Run `script` in this process; its exceptions, SystemExit included, come through."""
     path = str(script.absolute())
     sys.argv = [str(script), *arguments]
-    # Python adds the script's folder as well, unless it is told not to (-P)
+    # as `python FILE` does, unless it is told not to (-P)
     if not sys.flags.safe_path:
         sys.path[0] = os.path.dirname(os.path.realpath(path))
     loader = _ScriptLoader("__main__", path)

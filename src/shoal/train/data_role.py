@@ -52,7 +52,7 @@ class DataRun:
 
     def _welcome(self, thing: Any) -> Any:
         if isinstance(thing, Optimizer):
-            # a loop without run.epochs and a joined loader begins to train here
+            # a loop that uses neither run.epochs nor a joined loader begins to train here
             thing.register_step_pre_hook(lambda *_: self._serve())
         if isinstance(thing, nn.Module | Optimizer) or is_stateful(thing):
             return thing

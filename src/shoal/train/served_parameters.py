@@ -48,7 +48,7 @@ class ServedParameter:
         """Give the servers the values that lie here."""
         assert self.client is not None
         flat = self._flat().cpu().numpy()
-        # about a million numbers, 4 MB, in one message
+        # about a million numbers, 4 MB, at a time
         step = max(1, (1 << 20) // flat.shape[1])
         for at in range(0, len(flat), step):
             part = flat[at : at + step]

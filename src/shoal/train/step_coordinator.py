@@ -94,7 +94,7 @@ class StepCoordinator(MembershipListener):
                 batch=self.dealing.samples,
                 step=lambda: self.progress.step,
             )
-        # of a single worker its own loss is that of all
+        # a single worker's loss is that of all
         several = self.group.size > 1
         joined.hook_steps(first, partial(self.dealing.share_loss, joined.members.loss) if several else None)
         self.dealing.batches.ledger = self.ledger
@@ -280,7 +280,7 @@ class StepCoordinator(MembershipListener):
         session = self.group.session
         assert isinstance(session, ElasticSession)
         session.leave_early()
-        # to the launcher, a script that has come to its end
+        # for the launcher this is a script that has come to its end
         raise SystemExit(0)
 
     def stand(self) -> tuple[TrainingPosition, SyncSchedule]:

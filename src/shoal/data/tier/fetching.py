@@ -158,6 +158,7 @@ class BatchFetcher:
         """Seconds to wait on for the servers that were asked; while none has come up yet, for one."""
         expected = self._expected(batch)
         if not expected:
+            # only before the first batch: until then the servers may still be starting
             waits = not self._up and not self._late and self.totals.received == 0 and not self._is_alone
             return self._starts_until - self._clock() if waits else 0.0
         # the requests of all workers may be before this one at the server

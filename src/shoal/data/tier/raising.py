@@ -11,6 +11,7 @@ from shoal.data.tier.messages import BatchAnswer
 from shoal.data.tier.preparing import BatchPreparer, SampleError
 from shoal.data.turn import PassKey
 
+# loops and generators take these for their end, and not for an error
 _LEAVE_LOOPS = (StopIteration, StopAsyncIteration, GeneratorExit)
 
 

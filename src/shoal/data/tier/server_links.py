@@ -60,6 +60,7 @@ class SocketLinks:
         if keys is not None:
             socket.curve_serverkey = keys.coordinator
             socket.curve_publickey, socket.curve_secretkey = keys.pair.public, keys.pair.secret
+        # before it connects, so that no event is missed
         monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
         socket.connect(address)
         self._sockets.append(socket)

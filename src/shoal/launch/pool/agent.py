@@ -98,7 +98,7 @@ class PoolAgent:
 
     def _start(self, order: AgentOrder) -> None:
         ends = [os.pipe() for _ in range(3)]
-        # the child would write what is still in the buffer a second time
+        # or the child would write what is still in the buffer a second time
         sys.stdout.flush()
         pid = os.fork()
         if pid == 0:

@@ -36,7 +36,7 @@ from shoal.train.checkpoint.manifest import (
 )
 from shoal.train.checkpoint.shard import ShardError, pieces
 
-# the one before the newest too: the newest may turn out to be damaged
+# more than one, because the newest may turn out to be damaged
 KEPT = 2
 PATIENCE = 60.0
 """Seconds worker 0 waits for the shards of the others."""

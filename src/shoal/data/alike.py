@@ -35,6 +35,7 @@ class CommonReader(Generic[T]):
         with self._stream.swap_in():
             if self._iterator is None:
                 seed_generators(self._items, self._generator)
+                # on the stream too, because a sampler may draw its order before its first item
                 self._iterator = iter(self._items)
             return list(islice(self._iterator, number))
 

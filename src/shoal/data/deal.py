@@ -23,6 +23,7 @@ Shares = tuple[int, ...]
 """How much of every group each worker takes, by rank, in any unit; empty: all the same."""
 
 
+# nearly all steps of a pass ask for the same counts
 @lru_cache(maxsize=1024)
 def counts(total: int, workers: int, shares: Shares = ()) -> Counts:
     """How many of `total` samples each worker gets, by largest remainder; lower ranks get the extra one.
@@ -65,6 +66,7 @@ def groups(read: Read[T], size: int, *, drop_last: bool) -> Iterator[list[T]]:
         short = len(group) < size
         if not (short and drop_last):
             yield group
+        # `read` gives fewer only at the end
         if short:
             return
 

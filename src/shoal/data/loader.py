@@ -57,11 +57,13 @@ class ShardedLoader:
             more = True
             while more:
                 self._move(run)
+                # a copy: `run.left` changes with every step, while the source reads ahead
                 steps, more = self._source.steps(run.turn, dict(run.left), run.leases), False
                 for step in steps:
                     observer.next_step(run, step)
                     if run.ended:
                         break
+                    # members or the rest of the pass have changed: this step is void, and what is left is dealt anew
                     if run.changed or self._where() != self._place:
                         more = True
                         break
@@ -75,12 +77,14 @@ class ShardedLoader:
                     else:
                         observer.short(step.counts)
                     observer.load_began()
+                    # asked here too, or the next batch would be loaded only to be thrown away
                     if run.changed or self._where() != self._place:
                         more = True
                         break
                 else:
                     observer.next_step(run, None)
                     more = run.goes_on
+            # a resumed run repeats passes that trained nothing
             self._done += [run.turn.number] * run.trained
             observer.finished(run)
         finally:

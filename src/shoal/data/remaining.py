@@ -53,6 +53,7 @@ class RemainingSamples:
         position, kept = self.position, list(self.returned)
         for begin, end in joined(sorted(ranges)):
             if end > position:
+                # all up to there counts as dealt, and what lies between as returned
                 kept.append((position, end))
                 position = end
             kept = [part for a, b in kept for part in ((a, min(b, begin)), (max(a, end), b)) if part[0] < part[1]]

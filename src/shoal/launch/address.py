@@ -26,6 +26,7 @@ def check_own(host: str, port: int, what: str) -> None:
     if ipaddress.ip_address(host).is_unspecified:
         raise UsageError(f"{what} {host}:{port} is no single address; give the one by which other machines reach this")
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trial:
+        # a port counts as free while connections of a run that has ended are closing
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             trial.bind((host, port))  # nothing listens: only to know now whether it could

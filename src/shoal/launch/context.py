@@ -60,6 +60,7 @@ def find() -> WorkerContext:
     if _inherited is not None:
         return _inherited
     group = find_group()
+    # worker 0's name counts; without one in the environment each process makes its own
     (name, *_) = group.gather(os.environ.get("SHOAL_NAME", "").encode() or new_id().encode())
     run = check_id(name.decode(), "SHOAL_NAME")
     directory = run_dir(runs_root(), run)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 RESTARTS = 3
 PAUSE = 1.0
 """Seconds before the first restart, doubled for each one after: what ended the server may still be at work."""
+# seconds to wait for output: none, because the launcher's loop waits for that of the workers
 READ = 0.0
 
 

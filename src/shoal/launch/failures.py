@@ -59,6 +59,7 @@ def blame(workers: Sequence[WorkerProcess]) -> RunFailure | None:
         return None
     reports = {worker.pid: parse(worker.report) for worker in failed}
     own = [w for w in failed if (r := reports[w.pid]) is not None and not r.peer]
+    # the one that failed before others were asked to stop, and that blames no other itself
     first = next((w for w in failed if w.blamed and not secondary(reports[w.pid])), None)
     if first is None or (first.status is not None and first.status > 0 and first not in own and own):
         first = own[0] if own else failed[0]
@@ -129,8 +130,10 @@ def kill_counter_file(pid: int) -> Path | None:
         return None
     for line in lines:
         number, kinds, group = line.split(":", 2)
+        # cgroup v1: a hierarchy for each kind of resource
         if "memory" in kinds.split(","):
             return _there(ROOT / "memory" / group.lstrip("/") / "memory.oom_control")
+        # cgroup v2: the single hierarchy
         if number == "0" and (file := _there(ROOT / group.lstrip("/") / "memory.events.local")):
             return file
     return None

@@ -129,6 +129,7 @@ def ask_apart(address: str, key: ClientCredentials, what: RunQuery, seconds: flo
             _become(write, address, key, what, seconds)
     os.close(write)
     try:
+        # longer than the child may take, which gives up by itself
         data = _drain(read, Deadline.after(seconds + LATER + 10.0))
     finally:
         os.close(read)
@@ -148,6 +149,7 @@ def _become(write: int, address: str, key: ClientCredentials, what: RunQuery, se
     """In the child: ask, say, and never return."""
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent hears it, and ends it
+        # the fork was made while signals were held back
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         said: RunBrief | _NoAnswer = ask(address, key, what, seconds)
     except BaseException as error:  # noqa: BLE001  (nothing may climb into the launcher's frames)

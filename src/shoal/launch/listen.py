@@ -79,6 +79,7 @@ class ListenPlacement(WorkerPlacement):
 
     def enter(self, rank: int, size: int, session: ElasticSession | None = None) -> WorkerGroup:
         assert session is not None
+        # the secrets of other workers are not this one's
         self._pairs = []
         endpoint = LinkEndpoint(f"tcp://{self.listen.host}:*", CurveKeyPair.new())
         home = (self.arena, self._host_workers)

@@ -84,6 +84,7 @@ class RunNotice(msgspec.Struct, frozen=True, kw_only=True):
             return None
         finally:
             os.close(file)
+        # asked last: the number may be that of a later process by now, and the memory not a board
         return StatusBoard(memory) if self.launcher.state != "gone" else None
 
 

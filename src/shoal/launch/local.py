@@ -137,6 +137,7 @@ class LocalLauncher:
                 self.supervisor.warn(f"{dead[0]} died of {_signal_words(dead[1])}; all workers were stopped")
             for worker in self.workers:
                 if worker.status is None:
+                    # at once: what they train now is lost, because the run begins again at its checkpoint
                     signal_group(worker, signal.SIGKILL)
             self._requests.begin()
 

@@ -101,6 +101,7 @@ class PlanServices(Generic[Started]):
         if found is not None and found.started is not None:
             self.current = found.started
         else:
+            # they ended after the view was agreed on: the run begins again at its checkpoint
             self._failed = (f"a server of the plan of switch {number}", 0)
         for older in [each for each in self._prepared if each < number]:
             self._end(older)

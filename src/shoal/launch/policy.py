@@ -23,4 +23,5 @@ def threads_per_worker(workers: int) -> int | None:
 
 def own_cores() -> int:
     """How many cores this process may use."""
+    # taskset or a container may allow fewer cores than the host has
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -63,6 +63,7 @@ class ReplicaRoster:
         was_ready, self.is_ready = self.is_ready, False
         if start == self.backup:
             return self._replace()
+        # the backup lacks answers that members may have had already
         if not was_ready:
             self.is_lost = True
             return []

@@ -53,8 +53,10 @@ def write_request(notice: RunNotice, request: SwitchRequest | ScaleRequest) -> s
     replaces this one."""
     request = msgspec.structs.replace(request, token=secrets.token_hex(8))
     path = _path(open_private(), notice.name, type(request))
+    # named by its token, because two commands may write at a time
     part = path.with_suffix(f"{path.suffix}-{request.token}")
     part.write_bytes(msgspec.json.encode(request))
+    # the launcher sees a whole file, or none
     part.rename(path)
     return request.token
 
@@ -75,6 +77,7 @@ def take_request(name: str, kind: type[Asked]) -> Asked | None:
             data = file.read(LARGEST)
     except OSError:
         return None
+    # also if it cannot be read, or it would be found again at every look
     path.unlink(missing_ok=True)
     with contextlib.suppress(msgspec.MsgspecError):
         return msgspec.json.decode(data, type=kind)

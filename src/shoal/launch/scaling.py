@@ -82,6 +82,7 @@ class WorkerScaling:
             self._slots[number].due = None  # it may be between two workers
             self._board.ask_to_leave(number)
         self._coming, self.leaving = {*self._coming, *added}, {*self.leaving, *removed}
+        # workers that have left these slots are waited for no more, because others come
         self._departed -= set(added)
         self.asked = request.token
         return added, removed

@@ -90,10 +90,12 @@ class ServiceChannel:
         self._end = end
         self._unsaid: ServiceView | None = None
         self.over = False
+        # a message is sent whole or not at all, and a view of all members must fit
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LARGEST)
 
     @classmethod
     def pair(cls) -> "tuple[ServiceChannel, ServiceChannel]":
+        # keeps messages apart, and tells when the other end is gone
         launcher, service = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         return cls(launcher), cls(service)
 

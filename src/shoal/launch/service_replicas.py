@@ -136,6 +136,7 @@ class ServiceReplicas:
         for start, replica in self._living.items():
             found, status = os.waitpid(replica.pid, os.WNOHANG)
             if found:
+                # it is reaped, so the number may be another process's from now on
                 replica.pid = 0
                 ended.append((start, os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0))
         return ended

@@ -261,6 +261,7 @@ def _become(service: RunService, seat: ServiceSeat, file: str, parent: int, leav
             ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
         start = "" if seat.replica is None else f".{seat.replica.start}"
         Path(f"{file}{start}.pid").write_text(str(os.getpid()))
+        # else the launcher died before prctl was called
         if os.getppid() == parent:
             seat.enter()
             service.serve(seat)

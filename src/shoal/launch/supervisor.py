@@ -225,6 +225,7 @@ class RunSupervisor:
         elif isinstance(said, ReplicaHeld):
             self._record.note_remote_end(slot_of(said.member), said.step, said.fingerprint)
         elif isinstance(said, MemberLost) and said.reason == LEFT:
+            # of this attempt: the log tells of earlier ones too
             self.over = self.over or start_of(said.member) // STARTS == self._attempt
         elif isinstance(said, MemberLost) and said.reason != LEFT_EARLY:  # one that leaves ends by itself
             # By name: an older worker of the same slot may be lost a second time.

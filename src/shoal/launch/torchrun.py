@@ -41,7 +41,9 @@ def join_group() -> WorkerGroup:
     rank, size = _number("RANK"), _number("WORLD_SIZE")
     if rank >= size:
         raise UsageError(f"RANK={rank} does not fit WORLD_SIZE={size}; ranks are 0 to {size - 1}")
+    # the script, or another library, may use the same names in the store
     store = PrefixStore("shoal", _store(rank, size))
+    # torchrun says that all are on one host; whether they can share memory is tried
     if os.environ.get("LOCAL_WORLD_SIZE") == str(size):
         shared = _shared(store, rank, size)
         if shared is not None:
@@ -86,6 +88,7 @@ def _shared(store: Store, rank: int, size: int) -> SharedGroup | None:
     if not (arena and everyone):
         return None
     group = SharedGroup(arena, rank, size)
+    # replicas are compared through it when the scripts end
     group.store = store
     return group
 
@@ -116,6 +119,7 @@ def _settle_hosts(store: Store, group: LinkedGroup) -> None:
     """Where a host has several workers they share memory too, if all hosts can."""
     names = ("GROUP_RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     told = [each.decode().split("/") for each in group.gather("/".join(os.environ.get(n, "") for n in names).encode())]
+    # where every host has one worker there is nothing to share
     if not all(word.isdecimal() for words in told for word in words) or all(words[2] == "1" for words in told):
         return
     host, rank, size = (_number(name) for name in names)

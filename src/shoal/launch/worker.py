@@ -27,6 +27,7 @@ def run_script(script: Path, arguments: list[str]) -> None:
     """Run `script` in this process; its exceptions, SystemExit included, come through."""
     path = str(script.absolute())
     sys.argv = [str(script), *arguments]
+    # as `python FILE` does, unless it is told not to (-P)
     if not sys.flags.safe_path:
         sys.path[0] = os.path.dirname(os.path.realpath(path))
     loader = _ScriptLoader("__main__", path)
@@ -143,6 +144,7 @@ def _last_words(error: BaseException) -> None:
 def _report(report: int, error: BaseException, path: str) -> None:
     lines = traceback.format_exception(type(error), error, _from(error, path))
     summary = traceback.format_exception_only(type(error), error)[-1].strip()
+    # in these cases another worker, or the user, is the cause
     asked = isinstance(error, PeerLost | KeyboardInterrupt)
     evicted = isinstance(error, Evicted)
     reason = error.reason if isinstance(error, Quarantined) else ""
@@ -170,6 +172,7 @@ def _clean(text: str) -> str:
 def _send(report: int, what: FailureReport) -> None:
     data = msgspec.json.encode(what)
     while data:
+        # a pipe takes what it has room for
         data = data[os.write(report, data) :]
 
 
@@ -177,8 +180,10 @@ def _leave(code: int) -> NoReturn:
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         threading._shutdown()  # type: ignore[attr-defined]  # non-daemon threads of the script end first
+        # os._exit leaves them out
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
     finally:
+        # not sys.exit: the launcher's frames lie below, with exit handlers and buffers of its own
         os._exit(code)

@@ -32,6 +32,7 @@ class WorkerOutput:
     def keep(self, worker: WorkerProcess, ends: Ends) -> None:
         """In the launcher: read this worker's pipes from now on."""
         for (read, write), stream in zip(ends, STREAMS, strict=True):
+            # or this pipe would not end with the worker
             os.close(write)
             # The launcher has one thread, which no worker may stop by leaving a line unfinished.
             os.set_blocking(read, False)

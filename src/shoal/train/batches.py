@@ -174,6 +174,7 @@ class DealtBatches:
         report = read_report(data)
         for batch in self.batches:
             items = batch.run.loader.facts[1]
+            # the length of a stream is not known; what lies far beyond this worker's place is not believed
             most = batch.run.left.get(batch.step.stream, RemainingSamples()).position + MOST_POSITIONS
             for told in report.batches:
                 if told.key != _key(batch.run) or (items is None and told.stream != batch.step.stream):

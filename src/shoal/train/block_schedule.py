@@ -87,6 +87,7 @@ class BlockSchedule(nn.Module):
 
     def _candidates(self, state: ScheduleState) -> list[int]:
         updated = state["updated"].numpy()
+        # stable, because all workers must draw the same
         waiting = np.argsort(updated, kind="stable")
         if self.order == "turn":
             return [int(block) for block in waiting]
@@ -127,6 +128,7 @@ class BlockSchedule(nn.Module):
         if marks is None or not there:  # the first steps under stale(k), or one that all skip
             self._arrived = torch.zeros(self.blocks, dtype=torch.bool)
             return
+        # under loss="mean" a mark is divided by the number of workers
         if 0.01 < (most := float(marks.max())) < 0.75:
             raise UsageError(f"the mark of a block is {most:.2f}, not 1; join schedule and model with loss='sum'")
         for block in (marks > 1.5).nonzero().flatten().tolist():

@@ -79,6 +79,7 @@ class BucketTimer:
 
     def _priced(self) -> list[CodecPriced]:
         wired = self.exchange.observer.wire_bytes > 0
+        # raw bytes are those of float32
         elements = sum(account.raw for account in self._meter.accounts) / 4 / self._measured
         found = prices(elements, len(self.exchange.peers) + 1, wired)
         return [

@@ -35,6 +35,7 @@ class RunClosing:
             self.together.checkpoints.close()
         if self.together.ledger is not None:
             self.together.ledger.close()
+        # after the ledger, from whose file the version's lineage is read
         if error is None and not self._left_early and (problem := register()):
             self.progress.warn(problem)
         if self.latency is not None and not error:

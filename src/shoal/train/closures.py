@@ -31,6 +31,7 @@ def read_loss(said: bytes) -> SharedLoss:
     """What a worker says of its loss; PayloadError for what none says."""
     told = msgspec.json.decode(said, type=SharedLoss)
     try:
+        # longer than any number that `repr` writes
         float(told.loss[:40])
     except ValueError:
         raise PayloadError(f"{told.loss[:40]!r} is no loss") from None

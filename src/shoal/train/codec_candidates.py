@@ -38,6 +38,7 @@ ANY, ONLY_SGD = ("fp16", "int8"), ("onebit", "topk(0.01)")
 
 def codecs_to_try(optimizers: Sequence[Optimizer], workers: int) -> dict[str, GradientCodec]:
     """Text of the terms -> codec, for a mean that these optimizers use."""
+    # error feedback is a method for SGD; with other optimizers the result cannot be promised
     plain = bool(optimizers) and all(isinstance(optimizer, SGD) for optimizer in optimizers)
     found = {}
     for text in (*ANY, *(ONLY_SGD if plain else ())):

@@ -22,6 +22,7 @@ def kernels_of_plan(plan: Plan, workers: int, links: bool) -> set[str]:
         return kernels_of(FactorCodec())
     if plan.order.by == "largest":
         return kernels_of(LargestCodec(0))
+    # which one it will be is known only while it trains
     if plan.chooses_codec:
         plans = [Plan.parse(text) for text in (*ANY, *ONLY_SGD)] if links else []
         return {name for each in plans for name in kernels_of_plan(each, workers, links)}

@@ -37,7 +37,9 @@ class DataRun:
 
     def __init__(self, context: WorkerContext, plan: Plan, seat: DataServerSeat, workers: int) -> None:
         self.dir, self.plan, self.size = context.dir, plan, workers
+        # above the workers' own, so that no worker has the same
         self.rank = self.worker_id = workers + seat.number
+        # batches are prepared in the host's memory
         self.device = torch.device("cpu")
         self._seat, self._seed = seat, context.seed
         self._loaders: list[BatchPreparer] = []
@@ -50,6 +52,7 @@ class DataRun:
 
     def _welcome(self, thing: Any) -> Any:
         if isinstance(thing, Optimizer):
+            # a loop that uses neither run.epochs nor a joined loader begins to train here
             thing.register_step_pre_hook(lambda *_: self._serve())
         if isinstance(thing, nn.Module | Optimizer) or is_stateful(thing):
             return thing
@@ -59,6 +62,7 @@ class DataRun:
     def _serve(self) -> NoReturn:
         if not self._loaders:
             raise UsageError("a data server has nothing to serve: join the DataLoader, or leave --data-servers out")
+        # a data server ends by being killed, and what is still in the buffer would be lost
         sys.stdout.flush()
         serve_batches(self._seat.address, self._seat.lock, self._loaders)
         raise AssertionError("it serves until it is killed")

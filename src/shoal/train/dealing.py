@@ -111,6 +111,7 @@ class SampleDealing:
         self._settle()
         self.rounds.close_others()
         if self.stood_in is not None:
+            # the step that the others have made counts as this worker's too
             self.progress.step, self.stood_in = self.stood_in, None
             self._owner.step_ended(self.progress.step)
         elif self.progress.stepped:
@@ -213,6 +214,7 @@ class SampleDealing:
             self.stood_in = number if number > self.progress.step else None
             for joined in self.joined:
                 if joined.served is not None and number:
+                    # its clock at the servers goes on, so that no other worker waits for it
                     joined.served.skip_step()
             return
         # all workers that had samples are lost or skip them: no worker makes this step
@@ -259,6 +261,7 @@ class SampleDealing:
         if not self.some_short:
             return
         self.some_short = False
+        # this worker made no step of the batch that others had no part of, so it has no result to give
         if self._skipped_all():
             self.batches.waits = True
             self._follow()

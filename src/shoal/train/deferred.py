@@ -72,6 +72,7 @@ class DeferredUpdates:
     def put_off(self, optimizer: Optimizer, closure: bool) -> bool:
         """Before a step: leave out what is not there yet. False: all is there, and the step is as any other."""
         reason = self._obstacle(optimizer, closure)
+        # the word tells of all workers whether gradients are finite; it leaves before the other buckets
         self.synchronizer.finish_bucket(self.synchronizer.word)
         if reason and reason not in self._told:
             self._told.add(reason)
@@ -81,6 +82,7 @@ class DeferredUpdates:
         if reason or self.synchronizer.spoiled or not finite(there):
             self.settle_all()
             return False
+        # copied now: a scheduler may change them before the parts are made
         settings = [_settings(group) for group in optimizer.param_groups]
         parts: dict[int, DeferredUpdate] = {}
         for group, parameter in mine:
@@ -91,6 +93,7 @@ class DeferredUpdates:
                     parts[bucket] = DeferredUpdate(optimizer, settings, [[] for _ in settings])
                 parts[bucket].parts[group].append(parameter)
                 self._taken.append((parameter, gradient, bucket))
+                # torch's optimizers pass over parameters without a gradient
                 parameter.grad = None
         for bucket, update in parts.items():
             self._updates.setdefault(bucket, []).append(update)
@@ -108,6 +111,7 @@ class DeferredUpdates:
         updates = self._updates.pop(number, [])
         for update in updates:
             for parameter in update.parameters:
+                # first: the update itself touches them
                 touch.release(parameter)
         places = {id(p): found[1] for u in updates for p in u.parameters if (found := self._pending(p)) is not None}
         self.synchronizer.finish_bucket(number)
@@ -181,6 +185,7 @@ def _make(update: DeferredUpdate, gradients: dict[int, Tensor]) -> None:
         optimizer.param_groups = [{**settings, "params": part} for settings, part in parts]
         # inside an evaluation too: state made in inference mode could not be updated outside of it
         with torch.inference_mode(False), torch.no_grad(), torch.autocast("cpu", enabled=False):
+            # without the wrapper in which torch calls the hooks of a step
             type(optimizer).step.__wrapped__(optimizer)  # type: ignore[attr-defined]
     finally:
         optimizer.param_groups = groups

@@ -60,12 +60,14 @@ class TrainingEpochs:
         resume = self._together.resume
         if resume is not None and self._phase > resume.where.phase:
             resume = None
+        # the script had gone through all of this phase before the checkpoint
         if resume is not None and self._phase < resume.where.phase:
             return
         for epoch in range(resume.where.epoch if resume is not None else 0, number):
             self._progress.epoch = epoch
             for loader in self.loaders:
                 loader.epoch_began(epoch)
+            # in the middle of an epoch the loader calls it, before its first batch
             if resume is not None and not resume.midway:
                 resume.go_on(self._together.joined)
             yield epoch
@@ -80,6 +82,7 @@ class TrainingEpochs:
         if checkpoints is not None and self._together.joined:
             self._together.settle()
             checkpoints.catch_up(self._progress.step, self._progress.samples)
+            # a checkpoint taken here goes on with the next epoch, not with the end of this one
             self._next = epoch + 1
             checkpoints.synchronize(self._progress.step, self._progress.samples, epoch_ended=True)
             self._next = None

@@ -36,10 +36,12 @@ def compare_at_end(group: WorkerGroup, ended: WorkerEnded) -> None:
 
 
 def _compare(store: Store, rank: int, size: int, told: str) -> str:
+    # before it is counted: with the full count, all have said what they hold
     store.set(f"end/{rank}", told)
     count, deadline = store.add("end/count", 1), Deadline.after(WAIT)
     while rank == 0 and count < size and not deadline.expired:
         time.sleep(PAUSE)
+        # adding 0 reads the counter
         count = store.add("end/count", 0)
     if count < size:
         return ""

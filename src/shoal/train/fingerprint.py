@@ -24,6 +24,7 @@ def fingerprint_of(tensors: Iterable[Tensor]) -> int:
     """Of these, in this order."""
     digest = hashlib.blake2b(digest_size=8)
     for tensor in tensors:
+        # one sum for each tensor: a sum over all would not notice two that have changed places
         digest.update(_sum(tensor.detach()).to_bytes(8, "little", signed=True))
     return int.from_bytes(digest.digest(), "little")
 
@@ -35,5 +36,6 @@ def _sum(tensor: Tensor) -> int:
     if size % 8 or not size:
         return int(flat.view(torch.uint8).sum(dtype=torch.int64))
     if flat.storage_offset() * flat.element_size() % 8:
+        # torch views as int64 only what begins at a multiple of eight bytes
         flat = flat.clone()
     return int(flat.view(torch.int64).sum())

@@ -118,6 +118,7 @@ class JoinedModels:
         one pace and of parameters under another, so state stays only where both compress the same.
         """
         self.settle()
+        # leaving may make updates that were put off; their steps are counted already
         with self.suppress_steps():
             self.synchronizer.leave_plan()
         for parameter in self.members.parameters:  # gradients lie in the buckets of the plan before
@@ -227,7 +228,9 @@ class JoinedModels:
             self.deferred.stepped()
         if self.served is not None:
             before = self.served.bytes_sent
+            # the others have committed the step by now, so a push never has to be withdrawn
             self.served.after_step(optimizer)
+            # pushes go past the exchange, and are counted with its bytes
             self.exchange.observer.sent_bytes += self.served.bytes_sent - before
         self.observer.after_step(self, optimizer, closure)
 
@@ -247,6 +250,7 @@ class JoinedModels:
         self.synchronizer.gradient_arriving()
 
     def gradient_ready(self, index: int) -> None:
+        # before it leaves: afterwards its place in the bucket holds the sum of all workers
         self.evidence.saw(index, self.members.parameters[index].grad)
         self.synchronizer.gradient_ready(index)
 
@@ -296,6 +300,7 @@ class JoinedModels:
             for index, parameter in enumerate(self.members.parameters):
                 self.evidence.saw(index, parameter.grad)
             self.backward_ended()
+        # what passes had held back has left with the rest
         self.backward.held_indices.clear()
 
     def _scale_written(self, factor: float, held: set[int]) -> None:

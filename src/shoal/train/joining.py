@@ -49,6 +49,7 @@ class ModelJoiner:
         members.served = find_served(plan, members)
         more = (members.optimizers, None, members, together.progress.warn)
         exchange = build_exchange(plan, group, self.engines, self.seed, *more)
+        # a newcomer is no member yet, so it takes no part in the gathers below
         late = group.session.waiting
         if not late and not (together.resume is not None and together.resume.handed(number)):
             check_alike(group, members)
@@ -59,11 +60,13 @@ class ModelJoiner:
         joined = JoinedModels(group, members, exchange, synchronizer, self.together.progress, together)
         together.add(joined)
         self.journal.emit(describe_join(number, members))
+        # before any state comes: what a precision remembers is part of it
         joined.precision = build_precision(plan, members, self.seed, group.rank, lambda: joined.shares.samples)
         if late:
             self._come_late()
         if together.resume is not None:
             together.resume.join(joined, number)
+        # after the state: servers begin with what all workers agreed on
         open_served(joined, plan, group, self.servers)
         if joined.served is not None and not late:
             if together.resume is not None:

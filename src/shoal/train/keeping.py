@@ -25,10 +25,12 @@ def begin_keeping(
     """Set up the ledger and checkpoints; take up what the run goes on from."""
     progress, group = together.progress, together.group
     interval = CheckpointInterval.parse(context.checkpoint, "SHOAL_CHECKPOINT" if not context.begun else "--checkpoint")
+    # a newcomer gets a newer state from its donor
     if context.resume is not None and not group.session.waiting:
         together.resume = ResumeState.from_checkpoint(context.resume, group.rank, group.size)
         found = together.resume.where
         progress.step, progress.epoch, progress.samples = found.step, found.epoch, together.resume.samples
+    # where workers may be lost, any of them may have to go on writing it
     if (group.rank == 0 and not group.remote) or group.session.elastic:
         together.ledger = LedgerWriter(
             context.dir,

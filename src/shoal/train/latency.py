@@ -90,6 +90,7 @@ def _times(model: nn.Module, args: Sequence[Any], named: Mapping[str, Any]) -> l
             times.append(now() - began)
             if deadline.expired and number > 0:
                 break
+    # a slow model may not have come beyond the warm-up in time
     return times[min(WARM, len(times) - 1) :]
 
 

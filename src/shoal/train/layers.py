@@ -73,6 +73,7 @@ class LayerTimer:
     def _arm(self) -> None:
         self._seen, self._mark = False, 0.0
         self.spent.parts = ()
+        # torch offers this hook for leaves alone
         self._handles = [
             parameter.register_post_accumulate_grad_hook(partial(self._arrived, index))  # type: ignore[no-untyped-call]
             for index, parameter in enumerate(self.parameters)
@@ -82,6 +83,7 @@ class LayerTimer:
     def _arrived(self, index: int, parameter: Tensor) -> None:
         time, spent = now(), self.spent.encode + self.spent.wait
         if self._mark:
+            # an exchange inside the pass is not this layer's computing
             self._backward[index] += max(0.0, time - self._mark - (spent - self._spent_at_mark))
         if index not in self._norms and parameter.grad is not None and not parameter.grad.is_sparse:
             self._norms[index] = estimate_norm(parameter.grad)
@@ -123,6 +125,7 @@ def estimate_norm(gradient: Tensor) -> Tensor:
     """The norm as some thousand elements at equal distances tell it: tens of microseconds for any size."""
     flat = gradient.detach().reshape(-1) if gradient.is_contiguous() else gradient.detach().flatten()
     stride = max(1, flat.numel() // NORM_ELEMENTS)
+    # each element that is looked at stands for `stride` of them
     norm: Tensor = torch.linalg.vector_norm(flat[::stride].float()) * stride**0.5
     return norm
 

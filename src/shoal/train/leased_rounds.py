@@ -94,6 +94,7 @@ class LeasedRounds:
             )
         if items is None or batch is None:
             raise UsageError(UNLEASED)
+        # the first open pass begins the round, and later ones join it
         if not self._open:
             self._began = self._progress.step + self._progress.stepped
         # by the number of the plan too: the coordinator keeps the terms of a pass as long as it knows its key
@@ -139,6 +140,7 @@ class LeasedRounds:
         session = self._group.session
         reports = dict(zip(session.committed_view.members, said, strict=True))
         remote = [member for member in reports if session.remote(member)]  # now: they may be lost before the averages
+        # asked for while the synchronizers close their rounds below, which weigh by samples
         self._share = own.samples / max(1, sum(report.samples for report in said))
         for one in self._rounds.synchronizers:
             one.close_round()
@@ -150,6 +152,7 @@ class LeasedRounds:
         trusted = [report for member, report in reports.items() if member not in remote]
         # at least one, so that no two rounds end at the same step
         number = self._began + max([1, *(report.steps for report in trusted)])
+        # a step that is made and not closed yet adds one when it closes
         self._progress.step = number - self._progress.stepped
         self._rounds.commit(number)
         ends = any(report.leaves for report in trusted)
@@ -241,6 +244,7 @@ class LeasedRounds:
         self._passes = [one for one in self._passes if one is not run]
         if run.leases is None:
             return None
+        # left with samples over: the others must end the pass too, as they cannot agree without this worker
         early = run.leases.remains and not run.ended and not self._rounds.closed
         key = _key(run)
         number = self.close(ledger, leaving=run) if early else None

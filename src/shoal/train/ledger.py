@@ -84,6 +84,7 @@ class LedgerWriter:
         """Begin this worker's book; entries after `step` are void."""
         self._since = (step, attempt, workers)
         self._book, self._joins, self._cuts = [], {}, []
+        # a run that begins anew has nothing to withdraw
         if step or attempt > 1:
             self._entries.append(RunResumed(step=step, attempt=attempt, workers=workers))
         if self._writes():
@@ -102,6 +103,7 @@ class LedgerWriter:
 
     def _end_entries(self) -> bool:
         written = self.flush()
+        # later ranges begin entries of their own, because a resumed run withdraws whole ones
         self._joins.clear()
         if len(self._book) > self._long:
             self._book = merged(self._book, self._boundaries())
@@ -175,6 +177,7 @@ class LedgerWriter:
         self._entries.append(took)
 
     def finished(self, run: LoaderPass, number: int) -> None:
+        # a pass that no step was made of, as an evaluation, is not listed
         if run.trained:
             finished = PassFinished(**_place(run), step=number, drops=run.loader.facts[2])
             self._entries.append(finished)
@@ -193,6 +196,7 @@ class LedgerWriter:
             log = self._open_log()
             while self._entries:
                 log.append(self._encoder.encode(msgspec.structs.replace(self._entries[0], fence=self._fence)))
+                # one by one: what could not be written stays for the next flush
                 del self._entries[0]
         except OSError as error:
             self.error = error.strerror or str(error)
@@ -207,6 +211,7 @@ class LedgerWriter:
         if not self._lock.acquire(blocking=False):  # a checkpoint is syncing the file; the next flush tries again
             return
         try:
+            # first: if merging fails, the next flush must not try again at once
             self._large = 2 * self._large
             kept = merged(committed(read_ledger(self._directory)), self._boundaries(), self._since[0])
             # withdraws nothing, but fences off an earlier writer that was stopped and wakes up

@@ -84,6 +84,7 @@ def sort_members(things: Sequence[Any], known: Iterable[JoinedMembers] = ()) -> 
                 "with state_dict and load_state_dict, in any order"
             )
         owners.add(id(thing))
+    # -1: another join has it, so it is not added here
     _collect(members, {id(parameter): -1 for other in known for parameter in other.parameters})
     return members
 
@@ -111,6 +112,7 @@ def _check_state(thing: Any) -> None:
 
 def _collect(members: JoinedMembers, seen: dict[int, int]) -> None:
     several = len(members.models) > 1
+    # models first, so that parameters have the names that their model gives them
     for number, model in enumerate(members.models):
         for name, parameter in model.named_parameters():
             _add(members, seen, f"{number}.{name}" if several else name, parameter)
@@ -130,6 +132,7 @@ def _collect(members: JoinedMembers, seen: dict[int, int]) -> None:
 def _add(members: JoinedMembers, seen: dict[int, int], name: str, parameter: Tensor) -> None:
     if is_lazy(parameter):
         raise UsageError(f"parameter {name!r} has no shape yet (a lazy module); run the model once before join()")
+    # a tied parameter has several names, and is one
     if id(parameter) not in seen:
         seen[id(parameter)] = len(members.parameters)
         members.names.append(name)
@@ -144,6 +147,7 @@ def check_alike(group: WorkerGroup, members: JoinedMembers) -> None:
         if msgspec.json.decode(said, type=list[str]) != mine:
             raise LayoutError("it holds another model than the others; all must build the same one")
 
+    # `check` evicts a remote worker that differs; a difference among the run's own ends the run below
     gathered = group.gather(msgspec.json.encode(mine), check=check)
     listings = [msgspec.json.decode(data, type=list[str]) for data in gathered]
     for rank, listing in enumerate(listings):
@@ -176,6 +180,7 @@ def _describe(tensor: Tensor) -> str:
 
 def read_count(said: bytes) -> int:
     """How many samples a worker says it has."""
+    # cut first: a peer must not make this worker parse a number of a million digits
     count = int(said[:20])
     if not 0 <= count < 1 << 53:
         raise PayloadError(f"{count} samples; a worker has 0 or more")
@@ -185,6 +190,7 @@ def read_count(said: bytes) -> int:
 def mean_of(said: Sequence[bytes]) -> float:
     """The mean of the workers' numbers; not finite if one of them is not."""
     values = [read_value(one) for one in said]
+    # fsum raises for infinities of both signs
     return math.fsum(values) / len(values) if all(map(math.isfinite, values)) else sum(values)
 
 

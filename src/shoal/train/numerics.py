@@ -34,6 +34,7 @@ class GradientSums:
     def saw(self, index: int, gradient: Tensor | None) -> None:
         """Gradient `index` as this worker computed it."""
         if index in self._watched and gradient is not None:
+            # without coalescing, which sorts: a value that is not finite shows either way
             self._sums.append((gradient._values() if gradient.is_sparse else gradient).detach().sum())
 
     @property
@@ -106,6 +107,7 @@ class NonFiniteGuard:
             return
         for group in optimizer.param_groups:
             for parameter in group["params"]:
+                # without gradients the step changes nothing, on all workers alike
                 parameter.grad = None
         self._settle()
 
@@ -176,8 +178,10 @@ def finite(gradients: Sequence[Tensor]) -> bool:
     if not values:
         return True
     with torch.no_grad():
+        # half precision would overflow in a sum of finite numbers
         sums = [v.sum(dtype=torch.float32) if v.element_size() == 2 else v.sum() for v in values]
         quick = all(bool(one.isfinite()) for one in _merged(sums))
+        # any sum may overflow, so every number is looked at before a step is called bad
         return quick or all(bool(v.isfinite().all()) for v in values)
 
 

@@ -38,7 +38,9 @@ def make_folder(context: WorkerContext, plan: Plan) -> None:
     if group.session.waiting:  # the others have begun long ago
         return
     if main:
+        # a checkpoint's folder is named by its step; later ones were passed over as damaged
         clear(context.dir, int(context.resume.name.rpartition("-")[2]) if context.resume is not None else 0)
+    # the others write only once the folder is there and cleared
     group.gather(b"")
 
 
@@ -116,6 +118,7 @@ def describe_join(number: int, members: JoinedMembers) -> ModelsJoined:
 def default_device(rank: int) -> torch.device:
     """The device of a worker: one of the host's CUDA devices in turn, or the CPU."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    # ranks count over all hosts, and torchrun gives the number within one host
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", rank)) % count) if count else torch.device("cpu")
 
 

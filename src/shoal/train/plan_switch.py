@@ -123,6 +123,7 @@ class PlanSwitcher:
         session, group = self._group.session, self._group
         self._kernels.finish()
         group.begin_plan(view.switches)
+        # engines and aggregators of the plan before; the new ones add themselves when they are built
         session.listeners.remove_all(ListenerStage.exchange)
         self._engines.by = self.plan.exchange.algorithm if isinstance(self.plan.exchange, AllReduceTerm) else "auto"
         servers = self._connection
@@ -134,9 +135,11 @@ class PlanSwitcher:
         states = [self._replace(each) for each in joined]
         if servers is not None:
             servers.close()
+        # the new plan may be able to repeat a step
         session.rigid = "" if session.rigid == UNREPEATABLE else session.rigid
         if any(not each.alone and not each.exchange.retryable for each in joined):
             session.forbid_loss(UNREPEATABLE)
+        # under an unchanged term the shares that were measured stay
         if balancer is not None and self.plan.balance != before.balance:
             balancer.choose(self.plan.balance.shares, {slot_of(member): member for member in view.members})
         if keeper is not None:

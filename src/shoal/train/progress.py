@@ -120,6 +120,7 @@ class StepProgress:
 
     def update_began(self) -> None:
         if self.speed < 1:
+            # before the update is timed: the sleep stands for forward and backward
             self._slow_down()
         self._update_from, self._spent_before = now(), self.exchanging()
         if self._opened is None:
@@ -135,6 +136,7 @@ class StepProgress:
             self._stepped_at, self._spent_at_step = time_, spent
             if first and not self.has_loader:
                 self._close(time_)
+                # without a loader nothing else tells when the next step begins
                 self._opened = self._batch_at = time_
         self.board.note(self.slot, WorkerState.computing)
 

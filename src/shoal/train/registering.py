@@ -65,6 +65,7 @@ class Registration:
         if not self.is_on or not facts.models or not (facts.step or self._name):
             return ""
         try:
+            # run.register(now=True) may have stored this very state
             if self._done[1] != facts.step:
                 self.store(facts)
         except (ShoalError, OSError) as error:
@@ -115,6 +116,7 @@ class Registration:
 
 def weights_of(models: Sequence[nn.Module]) -> dict[str, Tensor]:
     """Names as in `state_dict` of the module itself, compiled or not; several models have their numbers in front."""
+    # torch.compile keeps the module itself there
     plain = [getattr(model, "_orig_mod", model) for model in models]
     prefixes = [f"{number}." if len(plain) > 1 else "" for number in range(len(plain))]
     states = [model.state_dict(prefix=prefix) for model, prefix in zip(plain, prefixes, strict=True)]

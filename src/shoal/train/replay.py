@@ -62,6 +62,7 @@ class ComputeReplay:
         return self._step >= WARM + MEASURED
 
     def _forward(self, *inputs: Any, **named: Any) -> Any:
+        # evaluations compute: only training is measured and slept through
         if not self.model.training or not torch.is_grad_enabled():
             return self._compute(*inputs, **named)
         if self.replaying and self._gradients:
@@ -85,6 +86,7 @@ class ComputeReplay:
     def _arrival(self, index: int) -> Callable[[Tensor], None]:
         def arrived(gradient: Tensor) -> None:
             if not self.replaying and self._arrivals:
+                # packing and waiting between two gradients is exchange: it is done again, and not slept
                 self._arrivals[-1][index] = now() - self._began - (self._exchanging() - self._before)
                 self._gradients[index] = gradient.detach().clone()
 
@@ -99,11 +101,13 @@ class ComputeReplay:
         assert self._output is not None
         output = self._output
         if output.dim() and rows != self._rows:
+            # as many rows as this batch has, repeated from those that were measured
             output = output[torch.arange(round(len(output) * self._part(rows))) % len(output)]
         chain = output.clone().requires_grad_()
         moments = {i: statistics.median(a[i] for a in self._arrivals if i in a) for i in self._gradients}
         order = sorted(moments, key=moments.__getitem__)
         pauses = [(moments[i] - (moments[order[n - 1]] if n else 0.0)) * self._part(rows) for n, i in enumerate(order)]
+        # backward runs the link that was made last first
         for index, pause in zip(reversed(order), reversed(pauses), strict=True):
             chain = _ReplayedLayer.apply(chain, self.parameters[index], self._gradients[index], max(0.0, pause))  # type: ignore[no-untyped-call]
         return chain

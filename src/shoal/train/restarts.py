@@ -45,10 +45,12 @@ class ForwardRestarts:
         with torch.no_grad():
             for name, buffer in model.named_buffers():
                 buffer.copy_(self._buffers[name])
+        # not `model(…)`, which would call all hooks a second time
         return model.forward(*args, **kwargs)
 
 
 def _versions(*given: Any) -> list[int]:
+    # tensors made in inference mode have no version
     return [tensor._version for tensor in _tensors(given) if not tensor.is_inference()]
 
 

@@ -70,6 +70,7 @@ class Run:
         servers = connect_servers(plan, group, context.servers)
         self._engines.servers = None if plan.parts else servers  # parts in lock-step are summed by the workers
         warnings = without_effect(plan, group)
+        # before the journal: worker 0 makes the folder that all write into
         make_folder(context, plan)
         self._journal = EventJournal(record.worker_file(context.dir, group.slot))
         self._progress = StepProgress(self._journal, group, context.speed)
@@ -90,6 +91,7 @@ class Run:
         again = (context.seed, context.attempt, context.replay)
         self._joiner = ModelJoiner(group, self._engines, self._together, self._journal, self._latency, *again)
         self._joiner.servers = servers.connection if servers is not None and plan.parts else None
+        # before the script draws anything: the same seed and number of workers give the same run
         seed_all(context.seed)
         announce(self._journal, group, self.device, context.attempt, warnings)
         atexit.register(self._close_at_exit)
@@ -152,6 +154,7 @@ class Run:
         joined_before = [joined.members for joined in self._together.joined]
         members = sort_members(things, joined_before)
         members.loss = check_loss(loss)
+        # `run.state` may have come before the first join, which then carries its values
         if not joined_before:
             members.stateful += self._together.states
         self._joiner.join(members, self.plan)
@@ -204,6 +207,7 @@ class Run:
         nothing, because their word does not count. Optimizers and residuals go on; see docs/plans.md.
         """
         wanted = load(plan)
+        # refused before the others are asked, who would build this plan too
         self._together.check_parts(wanted)
         if self.size > 1:  # one worker exchanges nothing, whatever the plan
             check_fitness(wanted, [joined.members for joined in self._together.joined], self._epochs.loaders)
@@ -230,6 +234,7 @@ class Run:
         if self.is_main:
             with self._together.agreed_parameters():
                 for joined in self._together.joined:
+                    # what lies on servers is here only as of its last use
                     joined.refresh_served()
                 write_weights(models, Path(path))
 
@@ -241,6 +246,7 @@ class Run:
         self._registration.choose(name, example, note)
         if now and self.is_main and self._registration.is_on:
             if self._together.ledger is not None:
+                # the version's lineage is read from the ledger's file
                 self._together.ledger.flush()
             self._registration.store(self._facts())
 
@@ -258,6 +264,7 @@ class Run:
         """
         if samples < 0:
             raise UsageError(f"weight({samples}): the number of samples must be 0 or more")
+        # first: newcomers may enter here, and the counts must be those of the members that train
         self._together.pass_began()
         self._together.rounds.land()
         counts = [read_count(data) for data in self._group.gather(str(samples).encode(), check=read_count)]
@@ -273,6 +280,7 @@ class Run:
 
     def barrier(self) -> None:
         """Wait until every worker has come here; a collective call."""
+        # an overlapped round is an open operation, and a gather would be another
         self._together.rounds.land()
         self._group.gather(b"")
 
@@ -306,6 +314,7 @@ class Run:
         if self._closed:
             return
         self._closed = True
+        # set by the interpreter, or by `launch/worker.py`, for an exception that ended the script
         error: BaseException | None = getattr(sys, "last_value", None)
         closing = RunClosing(self._group, self._together, self._progress, self._journal, self._latency)
         ended = closing.close(error, self._store_model)
@@ -321,5 +330,6 @@ class Run:
 
     def _store_model(self) -> str:
         """Register the run that has ended well; returns what went wrong, or nothing."""
+        # under `alone` every worker trains a model of its own, and worker 0's is not the run's
         one_model = self.size == 1 or not isinstance(self.plan.exchange, AloneTerm)
         return self._registration.finish(self._facts()) if self.is_main and one_model else ""

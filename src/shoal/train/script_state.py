@@ -24,6 +24,7 @@ class ScriptState:
     """How often a whole number was assigned: that is how a loop counts. A best loss may be one worker's affair."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
+        # past __setattr__ below, which takes only names that the script has given
         object.__setattr__(self, "_values", {})
         object.__setattr__(self, "changes", 0)
         for name, value in values.items():

@@ -64,6 +64,7 @@ class ServedEmbedding(nn.Module):
             raise UsageError(
                 f"ServedEmbedding(seed={seed}, scale={scale}): give a seed of 0 or more and 0 <= scale <= 1e6"
             )
+        # raises here what the servers would raise later
         make_rule(rule, rate=rate)
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
         self.rule, self.rate, self.seed, self.scale = rule, rate, seed, scale
@@ -80,6 +81,7 @@ class ServedEmbedding(nn.Module):
             raise UsageError(
                 "a ServedEmbedding is used before its table is there; call run.join(model, optimizer) first"
             )
+        # a row travels once, however often the batch names it
         rows, places = torch.unique(input.detach(), return_inverse=True)
         numbers = rows.to("cpu", torch.int64).numpy()
         values = torch.from_numpy(self.client.pull(numbers)).to(input.device)

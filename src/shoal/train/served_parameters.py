@@ -48,6 +48,7 @@ class ServedParameter:
         """Give the servers the values that lie here."""
         assert self.client is not None
         flat = self._flat().cpu().numpy()
+        # about a million numbers, 4 MB, at a time
         step = max(1, (1 << 20) // flat.shape[1])
         for at in range(0, len(flat), step):
             part = flat[at : at + step]
@@ -89,6 +90,7 @@ class ServedParameter:
             self._rows = np.zeros(0, np.int64)
             return
         if gradient.is_sparse:
+            # each row once: its change is the difference between before and after the step
             gradient = gradient.coalesce()
             self._rows = gradient.indices()[0].cpu().numpy()
             values = gradient.values()
@@ -105,6 +107,7 @@ class ServedParameter:
         return found
 
     def take_updates(self) -> tuple[RowNumbers, FloatArray]:
+        # other workers push meanwhile, so the next forward pass pulls again
         self._is_fresh = False
         if self._before is None:
             return np.zeros(0, np.int64), np.zeros((0, self._flat().shape[1]), np.float32)

@@ -43,6 +43,7 @@ def plan_services(plan: Plan, workers: int, alone: bool = True) -> tuple[RunServ
     return tuple(RunService(f"server {number}", serve, term.replicas) for number in range(term.servers))
 
 
+# the launcher asks several times a second
 @lru_cache(maxsize=8)
 def count_tuned_servers(text: str) -> int:
     """Return how many servers a plan has whose number the launcher tunes; 0 if it tunes none."""
@@ -81,6 +82,7 @@ def connect_servers(plan: Plan, group: WorkerGroup, folder: str, number: int = 0
     exchange = plan.servers
     if exchange is None or (group.size == 1 and not group.session.elastic):
         return None
+    # keys of servers between hosts are handed out when the run begins, so a later plan has none
     if isinstance(group, LinkedGroup) and len(group.servers) == exchange.servers * exchange.replicas and not number:
         linked = LinkServerConnection if exchange.replicas == 1 else ReplicatedLinkConnection
         return ServerEngines(linked(group))

@@ -79,6 +79,7 @@ def open_served(joined: JoinedModels, plan: Plan, group: WorkerGroup, servers: S
     if servers is None:
         if group.size > 1 or group.session.elastic:
             raise _without_servers(plan, users[0][0])
+        # one process alone keeps the tables itself
         servers = LocalServerConnection(group.session.member, group.board, group.seconds)
     for name, user in users:
         spec = user.describe() if isinstance(user, ServedParameter) else members.tables[name].describe(name)
@@ -91,8 +92,10 @@ def load_parameters(joined: JoinedModels, group: WorkerGroup) -> None:
     """Give the servers what all workers agreed on, before anybody trains. A collective call."""
     assert joined.served is not None
     for user in joined.served.users:
+        # all workers hold the same values, so one of them gives them
         if isinstance(user, ServedParameter) and group.rank == 0:
             user.load_all()
+    # no worker pulls before the servers have everything
     group.gather(b"")
 
 

@@ -71,6 +71,7 @@ class ShortSteps:
         if not self.adopt(said == _AGREED, givers):
             self._undo()
             return 0
+        # those with samples tell the number, and the others send nothing
         return int(next(filter(None, self.group.gather(b"", check=_read_step))))
 
     def hand_over(self, step: int) -> None:
@@ -112,6 +113,7 @@ class ShortSteps:
             check = partial(check_states, parameters=members.parameters)
             models, optimizers = members.models, members.optimizers
             if not adopt_state(self.group, models, optimizers, tensors, givers, members.stateful, check):
+                # earlier joins have the new state already, and there is no way back
                 if number:
                     raise PeerLost(
                         f"worker {self.group.rank} stops: who knew the state was lost while it was handed on"

@@ -58,6 +58,7 @@ class WorkerStages:
             if self._group.size not in (1, workers):
                 self._warn(name, workers, "its members are fixed; start it with shoal run, without --trusted")
             return
+        # by its folder, because two runs in different folders may have the same name
         notice = next((each for each in live() if Path(each.dir).resolve() == self._folder.resolve()), None)
         if notice is None:
             self._warn(name, workers, "its launcher is not on this machine")

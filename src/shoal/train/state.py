@@ -36,6 +36,7 @@ def flatten(value: Any, tensors: list[Tensor]) -> Any:
         tensors.append(value)
         return {TENSOR: [str(value.dtype), list(value.shape)]}
     if isinstance(value, dict):
+        # pairs, because JSON would make strings of an optimizer's integer keys
         pairs = [[key, flatten(item, tensors)] for key, item in value.items() if isinstance(key, int | str)]
         return {PAIRS: pairs}
     if isinstance(value, list):
@@ -159,6 +160,7 @@ def _adopt(
     text = b""
     if gives := group.rank == group.giver(givers):
         text = msgspec.json.encode(flatten([owner.state_dict() for owner in owners], tensors))
+    # the text first: the others make tensors by it, which the broadcast below fills
     words = group.gather(text, check=(lambda said: check(said, owners)) if check else None)
     said = dict(zip(group.session.committed_view.members, words, strict=False)).get(name, b"")
     if not said:
@@ -210,6 +212,7 @@ def schedulers(optimizers: Sequence[Optimizer]) -> list[LRScheduler]:
     for optimizer in optimizers:
         holders = [h if isinstance(h, LRScheduler) else _owner(h) for h in gc.get_referrers(optimizer)]
         mine = {id(h): h for h in holders if isinstance(h, LRScheduler) and h.optimizer is optimizer}
+        # the garbage collector lists them in no particular order
         found += sorted(mine.values(), key=_order)
     return found
 
@@ -221,6 +224,7 @@ def _order(scheduler: LRScheduler) -> tuple[str, str, int]:
 
 def _owner(holder: object) -> object:
     """The object whose attributes `holder` is, if it is such a dictionary."""
+    # a scheduler may hold the optimizer through the dictionary of its attributes
     if isinstance(holder, dict) and "optimizer" in holder:
         return next((o for o in gc.get_referrers(holder) if isinstance(o, LRScheduler) and vars(o) is holder), None)
     return None

@@ -94,6 +94,7 @@ class StepCoordinator(MembershipListener):
                 batch=self.dealing.samples,
                 step=lambda: self.progress.step,
             )
+        # a single worker's loss is that of all
         several = self.group.size > 1
         joined.hook_steps(first, partial(self.dealing.share_loss, joined.members.loss) if several else None)
         self.dealing.batches.ledger = self.ledger
@@ -101,6 +102,7 @@ class StepCoordinator(MembershipListener):
         self.rounds.check_joins()
         self._step_check.add(joined)
         self.dealing.start_at_end(short=False)
+        # its steps cannot be made again among those who stay, so a loss ends the run
         if not joined.alone and not joined.exchange.retryable:
             self.group.session.forbid_loss(UNREPEATABLE)
 
@@ -228,14 +230,17 @@ class StepCoordinator(MembershipListener):
         """`number` steps are made: count them, keep them, let newcomers in."""
         if any(joined.synchronizer.is_round_open for joined in self.joined):  # nothing counts yet, nobody may enter
             return
+        # checkpoints and newcomers read the parameters, which under some paces differ between workers
         with self.agreed_parameters():
             self._close_step(number)
 
     def _close_step(self, number: int) -> None:
+        # first: the ledger leaves out what is given back
         self.dealing.return_what_was_lost()
         if self.ledger is not None:
             self.ledger.commit(number)
         if self.checkpoints is not None:
+            # after the ledger, whose entries a checkpoint ends at this step
             self.checkpoints.step_ended(number, self.progress.samples_now)
         self.boundary = None  # all members have taken part in a step since
         if self.switcher is not None:
@@ -245,6 +250,7 @@ class StepCoordinator(MembershipListener):
         self._donor.between_steps()
         if self._is_wanted_back():
             self._leave()
+        # near the end of a pass a newcomer would get no batch of it
         admits = self.dealing.enough_left()
         if admits or self.dealing.is_pass_over:
             self._between = True
@@ -274,6 +280,7 @@ class StepCoordinator(MembershipListener):
         session = self.group.session
         assert isinstance(session, ElasticSession)
         session.leave_early()
+        # for the launcher this is a script that has come to its end
         raise SystemExit(0)
 
     def stand(self) -> tuple[TrainingPosition, SyncSchedule]:
@@ -283,6 +290,7 @@ class StepCoordinator(MembershipListener):
     def on_view_change(self, view: MembershipView, newcomers: Sequence[str]) -> None:
         """The members have changed."""
         session, old, self._view = self.group.session, self._view, view
+        # first: under another plan every join has another synchronizer, which hears of this view
         if self.switcher is not None and self.switcher.follow(view, self.joined, self.balancer, self.checkpoints):
             self._begin_plan()
         for joined in self.joined:

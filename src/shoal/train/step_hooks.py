@@ -61,6 +61,7 @@ class StepHooks:
         self.listener.before_step(optimizer, closure)
         if self.synchronizer.before_step(optimizer) is StepAction.REMOTE:
             self._take_gradients(optimizer, closure)
+        # last: what is waited for above is no part of the update
         self.progress.update_began()
         if self._share_loss is None or not closure or not looks_at_loss(optimizer):
             return None

@@ -23,6 +23,7 @@ from shoal.sync.synchronizer import TransactionParticipant
 class StepTransaction:
     """One after the other, of all parts of a run. Used by the training thread."""
 
+    # set by `SampleDealing.start_at_end`, which has the reasons
     starts_at_end = False
 
     def __init__(
@@ -40,6 +41,7 @@ class StepTransaction:
     def begin(self, participant: TransactionParticipant) -> None:
         """Join the transaction of this backward pass, or open it."""
         if participant in self._open:
+            # an exception ended its last pass, or it would not begin again
             self._abandon([participant])
         self._ended = [each for each in self._ended if each is not participant]
         participant.begin()
@@ -107,6 +109,7 @@ class StepTransaction:
     def _agree(self, participants: Sequence[TransactionParticipant]) -> None:
         while True:
             unfinished = list(participants)
+            # `complete` follows at once, so the session may tell the others as soon as the result is whole
             self.session.expect_complete(True)
             try:
                 while unfinished:
@@ -115,6 +118,7 @@ class StepTransaction:
                 self._complete(participants[0])
                 return
             except ViewEnded:
+                # the others hold all parts and go on, so this worker must not repeat the operation
                 if self.session.settle():
                     break
                 for participant in participants:
@@ -131,6 +135,7 @@ class StepTransaction:
         try:
             self.session.complete()
         finally:
+            # the wait for all members is counted once, and not for every part
             first.spent.wait += now() - began
 
     def _abandon(self, participants: Sequence[TransactionParticipant]) -> None:

@@ -61,6 +61,7 @@ class StepCheck:
         return self._written is not None and self._written == self._count_writes()
 
     def _count_writes(self) -> int:
+        # torch counts writes in place; updates that were put off come later, and are not the script's
         return sum(p._version for one in self._written_to if one.deferred is None for p in one.members.parameters)
 
     def add(self, joined: JoinedModels) -> None:

@@ -86,11 +86,13 @@ class LeaseQueue:
             self._number += 1
             if not answer.ranges:
                 return None
+            # a coordinator that is started again continues behind the highest position it is told
             self._reached = max(self._reached, answer.ranges[-1][1])
             lease = SampleLease(answer.ranges, self._ordinals[answer.round] + answer.ahead)
             if not self.is_void(lease):  # it was given before a round that ended early
                 break
         self._out.append(lease)
+        # now, so that the answer comes while this batch is trained
         self._channel.say(self._request(wants=True))
         return lease
 
@@ -148,6 +150,7 @@ class LeaseQueue:
             steps=terms.steps,
             fastest=terms.fastest,
             closes=closes,
+            # a message takes no more
             held=tuple(held[-MOST_RANGES:]),
             reached=self._reached,
             number=self._number,
@@ -184,6 +187,7 @@ def picking(read: Read[Any]) -> Callable[[int], Any]:
 
     def pick(place: int) -> Any:
         if place >= len(known):
+            # all items are kept, because leases may go back to earlier positions
             known.extend(read(place + 1 - len(known)))
         return known[place]
 

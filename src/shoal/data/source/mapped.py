@@ -34,6 +34,7 @@ class MapDatasetSource:
         self._prepare = prepare
         self._loader = loader
         self._place = place
+        # DataLoader draws a seed in every pass: from this, or else from the script's own stream
         self._generator = torch.Generator()
         self._chosen = _ChosenIndices()
         role = {"batch_size": None, "sampler": self._chosen}
@@ -84,6 +85,7 @@ class MapDatasetSource:
     ) -> Iterator[Any]:
         """Yield the positions to fetch; the counts queue up in `ahead`, because worker processes read ahead."""
         for allocated in allocator.allocate(_read(_sampler(self._loader), turn), left):
+            # without its items: the inner loader has them
             ahead.append(allocated._replace(items=None))
             if allocated.counts[self._place.rank]:
                 yield allocated.items
@@ -107,9 +109,11 @@ class MapDatasetSource:
     def _in_step(self, batches: Iterable[Any], ahead: deque[AllocatedBatch]) -> Iterator[LoaderStep]:
         rank = self._place.rank
         for batch in batches:
+            # steps in which this worker has no sample have no batch in the inner loader
             while not ahead[0].counts[rank]:
                 yield self._step(ahead.popleft(), None)
             yield self._step(ahead.popleft(), batch)
+        # the last steps of a pass may have no sample for this worker
         for allocated in ahead:
             yield self._step(allocated, None)
 
@@ -143,6 +147,7 @@ def _read(sampler: Any, turn: PassKey) -> Read[Any]:
 
 def _shuffles_all(sampler: Any) -> bool:
     """Return whether the sampler is that of `shuffle=True`; with replacement, or another length, it is not."""
+    # a subclass may draw in a way of its own
     plain = type(sampler) is RandomSampler and not sampler.replacement
     return plain and sampler.num_samples == len(sampler.data_source)
 

@@ -37,6 +37,7 @@ class StreamSource:
             loader,
             self._portion,
             generator=self._generator,
+            # the portion groups and collates samples itself
             batch_size=None,
             collate_fn=_as_it_is,
             worker_init_fn=_WorkerInit(loader.worker_init_fn),
@@ -48,6 +49,7 @@ class StreamSource:
     def steps(self, turn: PassKey, left: Left = FRESH, leases: LeaseQueue | None = None) -> Iterator[LoaderStep]:
         # Without the rank: what a dataset does with the seed of its process must be the same on every worker.
         self._generator.manual_seed(turn.mix("stream"))
+        # in place: processes that live on read this memory
         self._portion.seed.fill_(turn.mix("stream"))
         self._portion.left = {(turn.mix("stream"), stream): rest for stream, rest in left.items()}
         return self._counted(iter(self._inner))

@@ -81,6 +81,7 @@ def encode_batch(batch: Any) -> tuple[Description, Payload]:
             "are the most that is sent: make batches smaller, or collate their samples into tensors"
         )
     payload, at = bytearray(total), 0
+    # torch refuses an empty buffer
     view = torch.frombuffer(payload, dtype=torch.uint8) if total else torch.empty(0, dtype=torch.uint8)
     for tensor in tensors:
         view[at : at + tensor.nbytes] = tensor.contiguous().reshape(-1).view(torch.uint8)
@@ -99,6 +100,7 @@ def decode_batch(description: Description, payload: Payload) -> Any:
         raise DamagedBatchError(f"a batch that is not described: {error}") from None
     if needed != len(payload):
         raise DamagedBatchError(f"a batch of {len(payload)} bytes of which {needed} are described")
+    # one copy for all tensors: the payload may be memory of a socket, which the script must not write to
     reader = _PayloadReader(bytearray(payload))
     return _build(node, reader.take)
 
@@ -132,6 +134,7 @@ def _checked(tensor: Tensor, where: str) -> Tensor:
             f"{tensor.requires_grad}; data servers send dense ones of {', '.join(TENSOR_DTYPES)} in the processor's "
             "memory, without gradients"
         )
+    # torch may keep conjugation and sign as flags, which the bytes would not show
     return tensor.resolve_conj().resolve_neg()
 
 
@@ -168,6 +171,7 @@ class _PayloadReader:
         size = count * dtype.itemsize
         flat = torch.frombuffer(self._payload, dtype=torch.uint8, count=size, offset=self._at)
         self._at += _place(size)
+        # torch does not say what it makes of other bytes
         if dtype is torch.bool and int(flat.max()) > 1:
             raise DamagedBatchError("a tensor of bool that holds other bytes than 0 and 1")
         return flat.view(dtype).reshape(node.shape)

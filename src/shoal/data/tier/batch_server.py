@@ -75,6 +75,7 @@ def _raised(request: BatchRequest, error: SampleError) -> BatchAnswer:
 
 def _cut(text: str) -> str:
     """Text of bearable length, without halves of letters."""
+    # its end, where a traceback says what was raised
     return text.encode("utf-8", "backslashreplace").decode()[-LONGEST_TEXT:]
 
 

@@ -102,6 +102,7 @@ class BatchFetcher:
                 self._await(queue[0])
                 yield self._finish(queue.popleft())
         finally:
+            # the script has left the pass: answers that come later find nothing, and are dropped
             for each in queue:
                 self._pending.pop(each.number, None)
 
@@ -157,8 +158,10 @@ class BatchFetcher:
         """Seconds to wait on for the servers that were asked; while none has come up yet, for one."""
         expected = self._expected(batch)
         if not expected:
+            # only before the first batch: until then the servers may still be starting
             waits = not self._up and not self._late and self.totals.received == 0 and not self._is_alone
             return self._starts_until - self._clock() if waits else 0.0
+        # the requests of all workers may be before this one at the server
         usual = LEAST + SLACK * self._usual * batch.loader.ahead * max(1, self._workers())
         granted = usual if self._seconds else max(FIRST, usual)
         return max(batch.asked[server] for server in expected) + granted - self._clock()
@@ -230,6 +233,7 @@ class BatchFetcher:
             self.totals.lost += 1
         self._up.discard(server)
         self._late.discard(server)
+        # what it owed is asked of others
         self._load[server] = 0
         for batch in self._pending.values():
             batch.asked.pop(server, None)
@@ -263,6 +267,7 @@ class BatchFetcher:
 
     def _warn(self, text: str) -> None:
         self._lines += 1
+        # a server that comes and goes must not fill the record
         if self._lines <= MOST_LINES:
             self._say(text)
 

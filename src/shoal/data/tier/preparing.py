@@ -41,6 +41,7 @@ class BatchPreparer:
     def prepare(self, key: PassKey, indices: Any) -> Any:
         """Return the batch of `indices`; raise SampleError. The process's own random state is put back."""
         with self._stream.swap_in():
+            # once in a process, as torch calls it in its own
             if self._begin is not None:
                 self._call("", self._begin, self._number)
                 self._begin = None
@@ -48,6 +49,7 @@ class BatchPreparer:
 
     def _in_batches(self, key: PassKey, indices: Any) -> Any:
         if callable(getattr(self._dataset, "__getitems__", None)):
+            # the dataset fetches all at once, so they share one seed
             seed_all_cpu(key.mix("samples", *map(_name, indices)))
             samples = self._call(f"one of {list(indices)}", self._dataset.__getitems__, list(indices))
         else:

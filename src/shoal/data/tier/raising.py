@@ -11,6 +11,7 @@ from shoal.data.tier.messages import BatchAnswer
 from shoal.data.tier.preparing import BatchPreparer, SampleError
 from shoal.data.turn import PassKey
 
+# loops and generators take these for their end, and not for an error
 _LEAVE_LOOPS = (StopIteration, StopAsyncIteration, GeneratorExit)
 
 
@@ -59,10 +60,12 @@ def is_equal(one: Any, other: Any) -> bool:
     if isinstance(one, Tensor):
         if one.dtype is not other.dtype or one.shape != other.shape:
             return False
+        # as bytes, because NaN differs from itself
         own, their = (each.contiguous().reshape(-1).view(torch.uint8) for each in (one, other))
         return torch.equal(own, their)
     if isinstance(one, dict):
         return list(one) == list(other) and all(is_equal(one[key], other[key]) for key in one)
     if isinstance(one, list | tuple):
         return len(one) == len(other) and all(map(is_equal, one, other))
+    # numbers that both differ from themselves are both NaN
     return bool(one == other) or (one != one and other != other)

@@ -60,6 +60,7 @@ class SocketLinks:
         if keys is not None:
             socket.curve_serverkey = keys.coordinator
             socket.curve_publickey, socket.curve_secretkey = keys.pair.public, keys.pair.secret
+        # before it connects, so that no event is missed
         monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
         socket.connect(address)
         self._sockets.append(socket)
@@ -71,6 +72,7 @@ class SocketLinks:
         return len(self._sockets)
 
     def send(self, server: int, frames: Sequence[Frame]) -> None:
+        # queues have no limit (see _OPTIONS), so it never fails for want of room
         self._sockets[server].send_multipart(list(frames), zmq.NOBLOCK)
 
     def poll(self, seconds: float) -> list[LinkEvent]:
@@ -79,6 +81,7 @@ class SocketLinks:
         for server, (socket, monitor) in enumerate(zip(self._sockets, self._monitors, strict=True)):
             # answers first: those of a server that has gone away meanwhile are good
             while socket in readable and socket.poll(0):
+                # not copied here: decoding makes the one copy that the script gets
                 frames = [frame.buffer for frame in socket.recv_multipart(copy=False)]
                 events.append(LinkEvent(server, "said", frames))
             while monitor in readable and monitor.poll(0):

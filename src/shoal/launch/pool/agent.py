@@ -98,6 +98,7 @@ class PoolAgent:
 
     def _start(self, order: AgentOrder) -> None:
         ends = [os.pipe() for _ in range(3)]
+        # or the child would write what is still in the buffer a second time
         sys.stdout.flush()
         pid = os.fork()
         if pid == 0:
@@ -106,6 +107,7 @@ class PoolAgent:
         for each in (inner, outer_out, outer_err):
             os.close(each)
         with contextlib.suppress(BrokenPipeError):
+            # through a pipe, because other users can read the arguments of a process
             os.write(stdin, f"{order.secret or take_secret(order.key)}\n".encode())
         child = _AgentChild(order.number, pid, stdin, {out: "out", err: "err"})
         self._children[order.number] = child

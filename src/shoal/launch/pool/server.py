@@ -136,6 +136,7 @@ class PoolServer:
             case _:
                 close_all(came)
         if connection.over:
+            # the command that asked is gone, so its run ends as if its terminal had been closed
             self._signal(connection, signal.SIGTERM)
             self._leave(connection)
             del self._connections[connection.end.fileno()]
@@ -223,6 +224,7 @@ class PoolServer:
             self._take(each, news)
         if each.output.process.poll() is not None:
             for lease in each.leases.values():
+                # EX_TEMPFAIL, as in engines/pool.py: another try may succeed
                 lease.end(75)
             each.output.close()
             del self._machines[each.machine.name]
@@ -234,6 +236,7 @@ class PoolServer:
             each.ready = True
         elif lease is not None and news.code is not None:
             del each.leases[news.number]
+            # a signal is told as a shell tells it: 128 and its number
             lease.end(news.code if news.code >= 0 else 128 - news.code)
         elif lease is not None:
             with contextlib.suppress(OSError):

@@ -115,6 +115,7 @@ def take_over(group: WorkerGroup, joined: JoinedModels) -> tuple[HandedState, Wo
 
     def take() -> MembershipView | None:
         nonlocal given, generation
+        # a newer view has a donor of its own, whose state is taken instead
         if generation != session.view.generation:
             data = transfer.take(session.view, session.install.donor)
             if data is None:

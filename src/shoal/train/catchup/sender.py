@@ -181,6 +181,7 @@ class CatchUpSender:
             if not stream.refused:
                 tensors, texts = common(self.joined)
                 data = b"".join(pieces(tensors, texts | {"kind": "state"}))
+                # writes up to here are in the state; the next update compares with their count
                 self.updated()
         except ShardError as error:
             stream.refused = str(error)
@@ -251,6 +252,7 @@ class CatchUpSender:
     def _withdraw(self, member: str, reason: str) -> None:
         stream = self._streams[member]
         stream.refused, stream.unsure = reason, {}
+        # what is still queued would delay the whole state, which the newcomer gets instead
         self.server.withdraw(member, _refusal(reason))
 
     def rest(self, member: str) -> StreamRest | str:

@@ -69,6 +69,7 @@ def _parts(gradient: Tensor) -> dict[str, Tensor]:
         raise UnfitError(f"a gradient of layout {gradient.layout}")
     flat = gradient.reshape(-1).contiguous().cpu()
     size, bits = flat.element_size(), flat.view(_BITS[flat.element_size()])
+    # places are written as int32
     if flat.numel() >= 1 << 31:
         return {"all": flat}
     places = bits.nonzero().view(-1)
@@ -85,6 +86,7 @@ def _code(bits: Tensor) -> dict[str, Tensor] | None:
     """Number the distinct bit patterns of each block; None where one has too many, which the first mostly show."""
     if bits.element_size() == 1:
         return None
+    # filled up with the last element, which adds no distinct number
     rows = torch.cat([bits, bits[-1:].expand(-len(bits) % BLOCK)]).view(-1, BLOCK)
     tables: list[Tensor] = []
     codes = torch.zeros_like(rows, dtype=torch.uint8)
@@ -93,6 +95,7 @@ def _code(bits: Tensor) -> dict[str, Tensor] | None:
             return None
         tables.append(table)
     width = max(table.shape[1] for table in tables)
+    # narrower tables are filled up; no code names those places
     even = [torch.cat([table, table[:, :1].expand(-1, width - table.shape[1])], 1) for table in tables]
     return {"tables": torch.cat(even), "codes": _pack_codes(codes.view(-1)[: len(bits)], width)}
 
@@ -138,6 +141,7 @@ def _decode(tables: Tensor, packed: Tensor, numel: int) -> Tensor:
         raise PayloadError(f"{packed.numel()} bytes of codes for {numel} elements of {values} values")
     shifts = torch.arange(0, 8, width, dtype=torch.uint8)
     codes = ((packed.view(-1, 1) >> shifts) & ((1 << width) - 1)).view(-1)[:numel]
+    # `gather` below must not read outside the table
     if int(codes.max()) >= values:
         raise PayloadError(f"code {int(codes.max())} in an update of {values} values")
     rows = torch.nn.functional.pad(codes, (0, -numel % BLOCK)).view(-1, BLOCK)

@@ -80,6 +80,7 @@ class CheckpointCoordinator:
 
     def synchronize(self, step: int, samples: int, *, epoch_ended: bool = False) -> None:
         began = now()
+        # a comparison reads all parameters, so it is not made every time
         compare = epoch_ended or step - self._compared >= MOST_STEPS
         vote = SyncVote(step, epoch_ended, fingerprint(self.joined) if compare else 0, samples)
         vote.slot, vote.rate = self.group.slot, self.balancer.take_rate()
@@ -102,6 +103,7 @@ class CheckpointCoordinator:
         self._tell()
         first, self._next = votes[0], votes[0].next
         if first.stop and not self.interval.off:
+            # while one is written no other begins, and the last one would be left out
             self._writer.wait(GRACE)
         if (first.save or (first.stop and step > self._saved)) and not self._writer.busy and not self.interval.off:
             self._save(step, [vote.samples for vote in votes])
@@ -148,6 +150,7 @@ class CheckpointCoordinator:
         self._met = (step, now())
         seconds = (self._met[1] - at) / max(1, step - before)
         following = step + steps_between(seconds, self._sync_seconds)
+        # all must synchronize at the very step at which a checkpoint is due
         return min(following, self._saved + self.interval.steps) if self.interval.steps else following
 
     def is_due(self, step: int) -> bool:
@@ -180,6 +183,7 @@ class CheckpointCoordinator:
             rows = self._writer.write_rows(step, rows_name(self.group.rank), content)
         if self.group.rank == 0:
             for one in self.joined:
+                # copies of what lies on servers are as old as their last use
                 one.refresh_served()
         tensors, texts = own(self.joined)
         written = self.ledger is None or self.ledger.saved(step)
@@ -194,6 +198,7 @@ class CheckpointCoordinator:
         else:
             epoch = 0
         manifest = msgspec.structs.replace(self._base, step=step, epoch=epoch, samples=sum(samples), workers=home)
+        # ranks close up when a worker is lost
         self._writer.rank = self.group.rank
         self._writer.start(manifest, self._camera.take(tensors), texts, rows)
         self.sink.flush()
@@ -209,6 +214,7 @@ class CheckpointCoordinator:
             self._complain(written.step, written.error)
             return
         self._warned = False
+        # what the writing thread waits for the disk costs the training nothing
         self._cost = self._paused + written.work
         self.sink.emit(
             CheckpointSaved(

@@ -90,6 +90,7 @@ def read_manifest(folder: Path) -> CheckpointManifest:
     path = folder / MANIFEST
     try:
         with path.open("rb") as file:
+            # one byte more than allowed tells that the file is too long
             data = file.read(LARGEST_MANIFEST + 1)
         sealed = msgspec.json.decode(data, type=_SealedManifest)
     except FileNotFoundError:
@@ -97,6 +98,7 @@ def read_manifest(folder: Path) -> CheckpointManifest:
     except (OSError, ValueError) as error:
         raise CheckpointDamaged(f"{folder.name}/{MANIFEST} cannot be read: {error}") from None
     manifest = sealed.manifest
+    # the digest covers values only; bytes are compared as well, so that not even a blank may change
     if len(data) > LARGEST_MANIFEST or msgspec.json.encode(sealed) != data or sealed.sha256 != _digest(manifest):
         raise CheckpointDamaged(f"{folder.name}/{MANIFEST} is damaged: its checksum does not fit")
     if manifest.format != FORMAT:
@@ -135,6 +137,7 @@ def verify(folder: Path) -> CheckpointManifest:
 
 def check_file(folder: Path, entry: ShardEntry) -> None:
     """As `read_shard`, of a file that may be larger than the memory; Damaged if it is not what was written."""
+    # a name in a manifest must not lead out of its folder
     if "/" in entry.name or entry.name.startswith("."):
         raise CheckpointDamaged(f"{folder.name} lists {entry.name!r}, which is no file of it")
     try:
@@ -153,6 +156,7 @@ def listed(directory: Path) -> list[Path]:
         found = [path for path in checkpoints(directory).iterdir() if _NAME.fullmatch(path.name)]
     except FileNotFoundError:
         return []
+    # steps have twelve digits in a name, so the order of names is theirs
     return sorted(found, reverse=True)
 
 

@@ -67,6 +67,7 @@ class ResumeState:
             carried = dealt_again([tensors for tensors, _ in shards], size, read_rules(common[1]))
         found = cls(common, own, carried, rank=rank, same=same, seed=manifest.seed)
         rows = [folder / shard.rows.name for shard in manifest.shards if shard.rows is not None]
+        # any number of workers shares the files of those before
         found._rows = rows[rank::size]
         return found
 

@@ -65,7 +65,9 @@ def enter() -> list[str]:
     alone = leave_network()
     limit()
     become_nobody()
+    # no core dump, and no process of the same user may look into this one
     _prctl(PR_SET_DUMPABLE, 0)
+    # Landlock and seccomp demand it of a process without privileges
     _prctl(PR_SET_NO_NEW_PRIVS, 1)
     walls = {"network namespaces": alone, "Landlock": deny_files(), "seccomp": filter_calls()}
     return [name for name, holds in walls.items() if not holds]
@@ -87,6 +89,7 @@ def become_nobody() -> None:
     """Root is bound by few limits and owns most files; where `nobody` is not known, the other walls have to do."""
     if os.geteuid() == 0:
         with contextlib.suppress(OSError):
+            # groups first: as `nobody` it could not change them any more
             os.setgroups([])
             os.setresgid(NOBODY, NOBODY, NOBODY)
             os.setresuid(NOBODY, NOBODY, NOBODY)
@@ -95,11 +98,14 @@ def become_nobody() -> None:
 def deny_files() -> bool:
     """A Landlock ruleset that handles all the kernel knows, and allows nothing; True if it is in force."""
     call = _libc().syscall
+    # without rules and with flag 1 the call tells which version the kernel has
     version = call(LANDLOCK_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(1))
     if version < 1:
         return False
+    # version 1 knows 13 rights on files; 2, 3 and 5 add one each: refer, truncate, ioctl
     files = (1 << (13 + (version >= 2) + (version >= 3) + (version >= 5))) - 1
     rules = struct.pack("<QQQ", files, 3 if version >= 4 else 0, 3 if version >= 6 else 0)
+    # three masks: files, ports (from version 4), scopes (from version 6)
     rules = rules[: 24 if version >= 6 else 16 if version >= 4 else 8]
     ruleset = call(LANDLOCK_CREATE, rules, ctypes.c_size_t(len(rules)), ctypes.c_uint32(0))
     if ruleset < 0:
@@ -125,8 +131,10 @@ def _program(arch: int, allowed: tuple[int, ...]) -> bytes:
     """In classic BPF: the wrong architecture kills, what is listed passes, everything else is EPERM."""
     load, equal, answer = 0x20, 0x15, 0x06
     kill, allow, refuse = 0x80000000, 0x7FFF0000, 0x00050001
+    # in what seccomp shows the filter, the architecture is at offset 4, the call's number at 0
     lines = [(load, 0, 0, 4), (equal, 1, 0, arch), (answer, 0, 0, kill), (load, 0, 0, 0)]
     for number, call in enumerate(allowed):
+        # a match jumps over what is left of the list, and over the refusal
         lines.append((equal, len(allowed) - number, 0, call))
     lines += [(answer, 0, 0, refuse), (answer, 0, 0, allow)]
     return b"".join(struct.pack("<HBBI", *line) for line in lines)

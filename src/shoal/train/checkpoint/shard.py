@@ -40,6 +40,7 @@ def pieces(tensors: Mapping[str, Tensor], texts: Mapping[str, str] | None = None
         header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [at, at + size]}
         at += size
     text = msgspec.json.encode(header)
+    # so that tensors begin at a multiple of eight bytes, as the library writes them too
     text += b" " * (-len(text) % 8)
     yield len(text).to_bytes(8, "little") + text
     for tensor in tensors.values():

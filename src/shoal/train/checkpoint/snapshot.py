@@ -97,6 +97,7 @@ def own(joined: Sequence[JoinedModels]) -> tuple[dict[str, Tensor], dict[str, st
     """The state of this worker alone."""
     generators, standard, numpy = seeds.capture()
     if numpy is not None:
+        # numpy's generator state holds an array, which JSON does not know
         kind, words, *rest = cast(tuple[Any, ...], numpy)
         numpy = [kind, [int(word) for word in words], *rest]
     devices = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []

@@ -58,6 +58,7 @@ def check_equal(prints: Sequence[tuple[int, int]], step: int) -> None:
     most = max(found, key=found.count)
     who = ", ".join(f"worker {slot}" for slot, one in prints if one != most)
     like = prints[found.index(most)][0]
+    # without a majority it is not known which of them is wrong
     few = found.count(most) * 2 <= len(found)
     raise DivergedError(
         f"after step {step} {who} and worker {like} hold different parameters"

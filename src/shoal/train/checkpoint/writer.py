@@ -36,6 +36,7 @@ from shoal.train.checkpoint.manifest import (
 )
 from shoal.train.checkpoint.shard import ShardError, pieces
 
+# more than one, because the newest may turn out to be damaged
 KEPT = 2
 PATIENCE = 60.0
 """Seconds worker 0 waits for the shards of the others."""
@@ -134,6 +135,7 @@ class CheckpointWriter:
             else:
                 self._disk.remove(part / shard_name(self.rank))
                 self._disk.remove(part / rows_name(self.rank))
+                # in place of the note, so that worker 0 need not wait until its patience ends
                 write_file(part / _note_name(self.rank), reason.encode(), self._disk)
 
 
@@ -158,6 +160,7 @@ def write_shard(
 ) -> ShardEntry:
     """One worker's file, durable, in a folder that has no name yet; a note beside it says what to expect."""
     shard = msgspec.structs.replace(write_hashed(part, shard_name(rank), content, disk), rows=rows)
+    # worker 0 knows what it has written itself
     if rank:
         write_file(part / _note_name(rank), msgspec.json.encode(shard), disk)
     return shard

@@ -38,6 +38,7 @@ class LowBits(ModelPrecision):
         for number, layer in enumerate(layers):
             hooks = LayerHooks(term, self._counts[number : number + 1], (seed, rank, number))
             layer.register_forward_pre_hook(hooks.before)
+            # also after a pass that raised: the layer must get its own weight back
             layer.register_forward_hook(hooks.after, always_call=True)
 
     def state(self) -> dict[str, Tensor]:
@@ -95,6 +96,7 @@ class CoarseGradient(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         hooks: LayerHooks = ctx.hooks
         uniform = noise(gradients[0], *hooks.key, int(hooks.count))
+        # in place: it is a view of the counts that checkpoints keep
         hooks.count += 1
         return coarse(gradients[0], hooks.term.g, uniform), None
 
@@ -113,6 +115,7 @@ def weights(weight: Tensor | None, bits: int) -> Tensor:
     if bits == 1:
         return straight(torch.where(weight >= 0, 1.0, -1.0).to(weight.dtype) * weight.detach().abs().mean(), weight)
     bent = torch.tanh(weight)
+    # a layer of zeros has no largest weight to divide by
     top = bent.detach().abs().max().clamp(min=torch.finfo(weight.dtype).tiny)
     place = bent / (2 * top) + 0.5
     low: Tensor = top * (2 * straight(levels(place, bits), place) - 1)

@@ -37,6 +37,7 @@ class FixedPoint(ModelPrecision):
         trained = [p for group in optimizer.param_groups for p in group["params"] if p.is_floating_point()]
         for index, parameter in enumerate(trained):
             parameter.copy_(self._fixed(parameter, index))
+        # the next update draws other noise; checkpoints hold the count
         self._count += 1
 
     def _fixed(self, values: Tensor, index: int) -> Tensor:

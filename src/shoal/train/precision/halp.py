@@ -86,11 +86,13 @@ class BitCentred(ModelPrecision):
         buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}  # counted once, here
         after = torch.get_rng_state()
         torch.set_rng_state(self._random)  # dropout takes the same units away
+        # the second evaluation comes through these hooks too
         self._busy = True
         try:
             there = functional_call(model, weights | buffers, args, kwargs)
         finally:
             self._busy = False
+            # the script's random stream goes on as after one evaluation
             torch.set_rng_state(after)
         return pair(output, there, self._backward)
 
@@ -125,6 +127,7 @@ class BitCentred(ModelPrecision):
         samples = self._samples() if present else 0
         for i in present:
             self._full[i].add_(self._parameters[i].grad, alpha=samples)
+            # without gradients the optimizer's step changes nothing
             self._parameters[i].grad = None
         self._seen += samples
 
@@ -145,6 +148,7 @@ class BitCentred(ModelPrecision):
         """The anchor's gradient is complete: the weights may move round it, on a grid of its size."""
         for parameter, anchor, full in zip(self._parameters, self._anchor, self._full, strict=True):
             anchor.copy_(parameter)
+            # without a sample the sums are zero, and stay so
             full /= float(self._seen) or 1.0
         norm = torch.linalg.vector_norm(torch.stack([full.double().norm() for full in self._full]))
         self._scale.copy_(norm / (self.term.mu * (2 ** (self.term.bits - 1) - 1)))

@@ -78,6 +78,7 @@ def _backward(
     create_graph: bool = False,
     inputs: Any = None,
 ) -> None:
+    # torch's own default for `retain_graph`
     retain = create_graph if retain_graph is None else retain_graph
     with loss.told(loss.there, _side("there", gradient), retain):
         torch.autograd.backward(loss.here, _side("here", gradient), retain_graph, create_graph, inputs=inputs)

@@ -97,9 +97,9 @@ class WorkerRecord(msgspec.Struct, kw_only=True):
     rounds: RoundsMade | None = None
     """Under `local(…)`: what its rounds came to since it was started last."""
     servers: ServerCounted | None = None
+    """Under `stale(…)` and `async`: how stale its values were, and for whom it waited."""
     datagrams: DatagramsCounted | None = None
     fetched: BatchesFetched | None = None
-    """Under `stale(…)` and `async`: how stale its values were, and for whom it waited."""
     switched: list[PlanSwitched] = []
     """When the plan was switched while it trained."""
     stages: list[StageBegan] = []

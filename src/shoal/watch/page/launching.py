@@ -37,9 +37,9 @@ UPLOADS = ".uploads"
 LARGEST_UPLOAD, LARGEST_OF_ALL = 256 << 20, 4 << 30
 LARGEST_FORM = 1 << 16
 MOST_LAUNCHED = 4
+"""Runs of this server that may be live at a time."""
 
 Form = TypeVar("Form", bound=msgspec.Struct)
-"""Runs of this server that may be live at a time."""
 SUFFIXES = (".csv", ".arff", ".npz", ".zip")
 MODELS = ("mlp", "alexnet", "googlenet", "resnet18", "resnet50", "densenet", "lstm")
 """Those of examples/models that name a class of an image or a row."""

@@ -132,6 +132,7 @@ def derive(registry: Registry, planned: Sequence[DerivedRun], by: str, start: St
         version = next((one for one in registry.list() if run and one.run == run), None)
         value = version.metrics.get(metric) if version else None
         found.append(DerivedModel(each.source, each.changes, run, version.ref if version else "", value))
+    # False sorts before True, so models without a value come last whatever the sign.
     return sorted(found, key=lambda model: (model.value is None, -sign * (model.value or 0.0)))
 
 

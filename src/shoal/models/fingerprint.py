@@ -33,6 +33,7 @@ def fingerprint_data(data: Any) -> str:
         return f"kind:{kind}"
     before = seeds.capture()
     try:
+        # Twice, because augmentation gives other values each time and such a digest would identify nothing.
         first, again = _samples(data), _samples(data)
     except Exception:  # noqa: BLE001  (the user's data set; a fingerprint must not end a run)
         first, again = "", "unreadable"

@@ -79,10 +79,12 @@ class VersionIndex:
         mode = "rwc" if create else "rw"
         try:
             uri = f"{self.path.absolute().as_uri()}?mode={mode}"
+            # isolation_level=None: transactions begin where the code says so, not where sqlite3 guesses.
             with closing(sqlite3.connect(uri, uri=True, timeout=BUSY, isolation_level=None)) as connection:
                 # In WAL mode SQLite's default may lose the last commits with the power; a version that was seen must
                 # stay.
                 connection.execute("pragma synchronous = full")
+                # Off by default and set per connection; it keeps a version with an alias from being removed.
                 connection.execute("pragma foreign_keys = on")
                 yield connection
         except sqlite3.Error as error:

@@ -53,6 +53,7 @@ def take_samples(module: nn.Module, example: Any) -> Samples:
         raise UsageError(
             "example must be a tensor, or a tuple of them, with at least one sample in its first dimension"
         )
+    # A prefix: samples are for checking and travel with every copy of the version.
     inputs = [each[:MOST].detach() for each in given]
     with evaluating(module):
         outputs = [leaf for leaf in pytree.tree_leaves(module(*inputs)) if isinstance(leaf, Tensor)]

@@ -47,6 +47,7 @@ def _from_precision(wire: Sequence[NamedTerm]) -> list[tuple[NamedTerm, Gradient
 
 def _wrap(codec: NamedTerm, around: Sequence[WrapperTerm], workers: int) -> CodecWrapping:
     """Return what goes around the codec: what its own term brings along, then the plan's terms in order."""
+    # First the codec's own, so that the plan's terms may change it.
     wrapping = codec.make_wrapping(workers) if isinstance(codec, CodecSettings) else CodecWrapping()
     for number, term in enumerate(around):
         if not term.repeatable and type(term) in [type(other) for other in around[:number]]:

@@ -80,6 +80,7 @@ def explain(
     if cluster is not None:
         workers = _measured_workers(plan, workers, len(cluster.workers))
     check_parts(plan)
+    # By value, not by text: a plan has its name however it is written.
     names = [name for name, preset in PRESETS.items() if _means(preset, plan)]
     sent = _traffic(plan, workers, parameters, shapes)
     if cluster is not None and sent is not None:

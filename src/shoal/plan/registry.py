@@ -82,6 +82,7 @@ def _register(kind: type[NamedTerm], word: str) -> None:
 
 def find_term(name: str) -> type[NamedTerm] | None:
     """Return the term of this name, built in or of another package; None if there is none."""
+    # Built-in terms first: an installed package must not change what a plan means.
     return TERMS.get(name) or find_foreign(name)
 
 
@@ -102,6 +103,7 @@ def find_foreign(name: str) -> type[NamedTerm] | None:
         owners = " and ".join(sorted(str(package_of(point)) for point in points))
         raise UsageError(f"{_word(points[0])} {name!r} is in two packages, {owners}; uninstall one of them")
     kind = _load(points[0])
+    # Kept, so that a package is loaded and checked once in a process.
     _registered[name] = kind
     return kind
 

@@ -39,6 +39,7 @@ def check_switch(before: Plan, after: Plan, workers: int, servers_stay: str = ""
             f"'{after}' changes how the model is kept ({', '.join(map(str, wanted)) or 'no term'}), and that cannot be "
             f"switched while a run goes on; terms of precision in this run: {terms}"
         )
+    # The text is a field of the view, which every member decodes with this limit.
     text = str(after)
     if len(text) > LONGEST_PLAN or not (text.isascii() and text.isprintable()):
         raise UsageError(f"a plan of {len(text)} characters; give at most {LONGEST_PLAN} of ASCII, or a named plan")

@@ -91,6 +91,7 @@ class _PlanParser:
     def plan(self) -> list[TermCall]:
         calls = [self._term()]
         while not self._take("end"):
+            # Said by itself, because "expected a comma" would not help to find it.
             if self._here.kind == ")":
                 raise UsageError(f"unbalanced parenthesis: {self._here} closes nothing; remove it")
             self._expect(",", "',' between terms")

@@ -116,6 +116,7 @@ def traffic(plan: Plan, workers: int, parameters: int = PARAMETERS) -> StepTraff
         steps, parameters = steps // pace.fragments, -(-parameters // pace.fragments)
     plain = sum_cost("auto", parameters, workers).sent
     facts = {"workers": workers, "parameters": parameters, "plain": plain, "steps": steps}
+    # With local(…) each host has a copy, and those are exchanged.
     one_copy = isinstance(plan.exchange, SharedTerm) and not isinstance(plan.pace, LocalTerm)
     if isinstance(plan.exchange, AloneTerm) or one_copy or workers == 1:
         return StepTraffic(meets="nothing", sent=0, **facts)
@@ -145,6 +146,7 @@ def shape_traffic(plan: Plan, workers: int, shapes: Mapping[str, Sequence[int]])
 
     from shoal.wire.bucket import lay_out
 
+    # On the meta device, because only the shapes are needed and a model may be larger than the memory.
     tensors = [torch.empty(tuple(shape), device="meta") for shape in shapes.values()]
     buckets = [(1, bucket.layout) for bucket in lay_out(tensors, names=list(shapes))]
     facts = {"workers": workers, "parameters": parameters, "plain": sum_cost("auto", parameters, workers).sent}
@@ -186,6 +188,7 @@ def over(cluster: ClusterMeasurement, found: StepTraffic, plan: Plan, computing:
     """
     if not cluster.links or found.meets == "nothing":
         return found
+    # The worst of each, even if they are of different links: every worker waits for both.
     rate, rtt = min(link.rate_mbit for link in cluster.links), max(link.rtt_ms for link in cluster.links)
     network = NetworkEstimate(rate * 1e6 / 8, rtt / 1e3)
     if isinstance(plan.exchange, ServerTerm):

@@ -96,6 +96,7 @@ class ServingCore:
                 model.loaders = model.source.poll()
                 model.problem = ""
             except (ShoalError, OSError) as error:
+                # Not raised: what is loaded goes on while its source cannot be read.
                 model.problem = str(error)
                 continue
             model.stream.update(model.loaders)
@@ -149,6 +150,7 @@ class ServingCore:
         # Requests first: their batchers must still run.
         await self.asker.drain()
         await self._batchers.close()
+        # A load may take minutes, and its result is not needed any more.
         self._loading.shutdown(wait=False, cancel_futures=True)
 
     def _changed(self, version: ServableVersion) -> None:

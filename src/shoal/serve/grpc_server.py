@@ -112,6 +112,7 @@ class InferenceService:
 
     async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
         asked, inputs = decode_message(request)
+        # Both a call and its request may carry a deadline; the earlier one holds.
         times = [each for each in (context.time_remaining(), asked.timeout) if each is not None]
         found = await self._core.infer(
             request.model_name,

@@ -43,6 +43,7 @@ class MappedPrograms:
             scratch = Path(tempfile.mkdtemp(dir=self._folder, prefix="part-"))
             try:
                 _write(program, scratch, runtime)
+                # Renamed when complete: readers look without the lock and must find all of it or nothing.
                 os.rename(scratch, place)
             except BaseException:
                 shutil.rmtree(scratch, ignore_errors=True)

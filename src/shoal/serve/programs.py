@@ -136,6 +136,7 @@ class TorchServable:
         import torch
         from torch.utils import _pytree as pytree
 
+        # Inputs may be views of a body, which are read-only, and torch wants memory that it could write.
         given = [torch.from_numpy(np.require(each, requirements="W")) for each in inputs.values()]
         with torch.inference_mode():
             leaves = pytree.tree_leaves(self._module(*given))
@@ -156,6 +157,7 @@ class ModuleLoader:
         module = self._make()
         self._fill(module)
         module.eval()
+        # A module does not declare its inputs, so requests for it are not batched.
         return TorchServable(module, ())
 
     def unload(self) -> None:

@@ -103,6 +103,7 @@ def numbered_files(folder: Path) -> dict[int, Path]:
     for each in inner:
         files = (each / name for name in NAMES)
         file = next((file for file in files if file.is_file()), None)
+        # Nine digits, as many as `version_number` takes in a request.
         if file is not None and len(each.name) < 10:
             found[int(each.name)] = file
     return found

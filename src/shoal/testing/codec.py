@@ -29,6 +29,7 @@ SEEDS = 400
 def sample(layout: FlatLayout, seed: int = 0) -> Tensor:
     """Gradients as they are: most small, few large, each layer of its own size."""
     generator = torch.Generator().manual_seed(seed)
+    # Cubed, because gradients have heavier tails than a normal distribution.
     values = torch.randn(layout.numel, generator=generator) ** 3
     for number, part in enumerate(layout.parts):
         values[part.offset : part.end] *= 10.0 ** -(number % 3)
@@ -169,6 +170,7 @@ class CodecCase(ABC):
             pytest.skip("claims nothing")
         spread = torch.rand(layout.numel, generator=torch.Generator().manual_seed(1))
         values = torch.copysign(0.2 + 0.8 * spread, sample(layout))
+        # In float64, so that rounding is far below the error that is looked for.
         found = torch.stack(
             [
                 codec.decode(codec.encode(values, layout, None, EncodeContext(seed=seed))[0], layout).double()
@@ -199,6 +201,7 @@ class CodecCase(ABC):
             except PayloadError as error:
                 refused.append(str(error))
         assert not any("\n" in text for text in refused)
+        # Otherwise the mutations would hardly touch what a decoder checks.
         assert len(refused) > len(numbers) // 4
 
     def test_a_foreign_payload_is_refused(self) -> None:

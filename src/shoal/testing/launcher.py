@@ -87,6 +87,7 @@ class EngineRun:
         known = {**os.environ, "SHOAL_UNTIL": "over>=1", "SHOAL_REGISTER": "0", **environment}
         known["PYTHONPATH"] = os.pathsep.join(filter(None, (str(self._noted), known.get("PYTHONPATH"))))
         known["NOTED_KEYS"] = str(self._noted / "keys")
+        # A session of its own, so that `started` can end all of it and Ctrl-C here does not reach it.
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(
                 command, cwd=folder, env=known, stdout=out, stderr=err, start_new_session=True
@@ -149,6 +150,7 @@ class EngineRun:
         secrets = self.secrets
         assert secrets, "the run has made no keys: none can be looked for"
         places = {path: _read(path) for name in ("cmdline", "environ") for path in Path("/proc").glob(f"[0-9]*/{name}")}
+        # Files that only this user may read are where keys belong while a run goes on.
         places |= {path: _read(path) for path in self._files() if path.stat().st_mode & 0o077}
         found = [str(path) for path, text in places.items() if any(secret in text for secret in secrets)]
         assert not found, f"a secret key is in {found}"
@@ -158,6 +160,7 @@ class EngineRun:
         return [path for path in self.folder.rglob("*") if path.is_file() and self._noted not in path.parents]
 
     def check_tidy(self) -> None:
+        # Engines end their remote processes a moment after the command.
         limit = time.monotonic() + 30.0
         while self.processes() and time.monotonic() < limit:
             time.sleep(0.1)

@@ -77,6 +77,7 @@ class SimulatedWorld:
         # others.
         delay = self.random.uniform(0.001, 0.03) * (10 if self.random.random() < 0.02 else 1)
         self.later(delay, lambda: self._deliver(source, target, message))
+        # A second copy: receivers must bear a message that comes twice.
         if self.random.random() < 0.02:
             self.later(delay * 2, lambda: self._deliver(source, target, message))
 
@@ -84,6 +85,7 @@ class SimulatedWorld:
         return self._sides.get(a, 0) != self._sides.get(b, 0)
 
     def _deliver(self, source: str, target: str, message: Any) -> None:
+        # Looked at again, because they may have been parted while the message was on its way.
         if self.parted(source, target):
             return
         if target == "coordinator":

@@ -64,6 +64,7 @@ class PlainDisplay:
         self._printed = 0.0
 
     def update(self, rows: list[WorkerRow], elapsed: float) -> None:
+        # Made at every call, because rates need all moments and not only those that are printed.
         line = self._overall.line(rows, elapsed)
         if elapsed - self._printed >= LINE_SECONDS:
             self._printed = elapsed

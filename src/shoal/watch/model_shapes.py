@@ -40,6 +40,7 @@ def _of_file(path: Path) -> dict[str, list[int]]:
     try:
         with safe_open(path, framework="numpy") as file:
             kept = [name for name in file.keys() if name.rpartition(".")[2] not in STATISTICS]  # noqa: SIM118
+            # Slices read the header alone; the weights stay on the disk.
             return {name: list(file.get_slice(name).get_shape()) for name in kept}
     except (OSError, SafetensorError) as error:
         raise UsageError(f"{str(path)!r} cannot be read as a safetensors file: {error}") from None

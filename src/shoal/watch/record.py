@@ -115,6 +115,7 @@ def resolve(root: Path, name: str | None = None) -> Path:
         raise UsageError(f"no runs in {str(root)!r}; start one with 'shoal run', or name their folder with --runs")
     if name is None:
         return runs[0]
+    # Cutoff 0: the nearest name is told however far it is.
     nearest = difflib.get_close_matches(name, [path.name for path in runs], n=1, cutoff=0.0)[0]
     raise UsageError(f"no run {name!r} in {str(root)!r}; the nearest is {nearest!r}")
 

@@ -66,6 +66,7 @@ class CodecVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 def verdict(workers: Sequence[WorkerRecord]) -> CodecVerdict | None:
     """The judgement on a run; None where nothing was measured."""
+    # Of several joins the one with the most bytes, because it decides how long the link is busy.
     found = [max(w.exchanges, key=lambda e: e.total("raw")) for w in workers if w.exchanges]
     if not found:
         return None

@@ -213,6 +213,7 @@ def _add_other(worker: WorkerRecord, event: AnyEvent) -> None:
     match event:
         case WorkerStarted(host=host, pid=pid, threads=threads, device=device):
             worker.host, worker.pid, worker.threads, worker.device = host, pid, threads, device
+            # Another process in its place: how the one before it ended is over.
             worker.state = worker.error = ""
         case LayerTimes(backward=backward, aggregation=aggregation, gradient=gradient):
             worker.backward_by_layer, worker.aggregation_by_layer = backward, aggregation
@@ -289,6 +290,7 @@ def _without_end(worker: WorkerRecord, finished: bool) -> str:
 def _alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
+    # It lives, and is another user's.
     except PermissionError:
         return True
     except (ProcessLookupError, OverflowError):

@@ -52,6 +52,7 @@ class PeerRun(Run):
     def close(self) -> None:
         ended = self._closed
         super().close()
+        # Closed by the script and again at its end; the peer is closed once.
         if not ended:
             self.peer.close()
 

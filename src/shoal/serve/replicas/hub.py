@@ -67,6 +67,7 @@ class ReplicaHub:
         self._open, self._say, self.programs = open_socket, say, SharedPrograms(folder)
         self._dealer = BatchDealer()
         self._links: dict[bytes, ReplicaLink] = {}
+        # A deque needs no lock between one thread that appends and one that takes.
         self._came: deque[ReplicaBatch] = deque()
         self._wakes = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._over = False
@@ -186,6 +187,7 @@ class ReplicaHub:
             self._dealer.finish(route, batch, kind(printable(word.error)))
             return
         outputs = unpack_tensors(pieces.data)
+        # A program may have been released while its last batch was computed.
         if (program := self.programs.find(batch.serial)) is not None:
             check_outputs(program, outputs)
         self._dealer.finish(route, batch, outputs)

@@ -15,6 +15,7 @@ def parts_table(info: RunInfo, workers: list[WorkerRecord]) -> Table | None:
     """One row for each part, from worker 0's measured buckets; nothing for a plan without parts."""
     worker = next((worker for worker in workers if worker.shapes), None)
     switched = [event for each in workers for event in each.switched]
+    # Numbers of plans only grow, so the highest is the newest.
     plan = Plan.parse(max(switched, key=lambda event: event.number).plan if switched else info.plan)
     if worker is None or not plan.parts:
         return None
@@ -29,6 +30,7 @@ def parts_table(info: RunInfo, workers: list[WorkerRecord]) -> Table | None:
             bucket
             for exchange in worker.exchanges
             for bucket in exchange.buckets
+            # A bucket holds gradients of one part, so its first layer tells which.
             if bucket.layers and chosen.get(bucket.layers[0]) == number
         ]
         table.add_row(

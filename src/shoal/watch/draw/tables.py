@@ -198,6 +198,7 @@ def _traffic(payload: int, wire: int) -> str:
 
 def plan_history(record: RunRecord, workers: list[WorkerRecord]) -> Group | None:
     """By which plan the run trained from which step on, if it was switched; by time: attempts take steps back."""
+    # Reversed, so that of several workers that tell of one switch worker 0's word stands.
     switched = {(e.number, e.step, e.plan): e for worker in reversed(workers) for e in worker.switched}
     if not switched:
         return None

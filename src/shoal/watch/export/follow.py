@@ -87,6 +87,7 @@ class RunFollower:
             return True
         here = any(Path(notice.dir).resolve() == self.folder.resolve() for notice in live())
         self._lived = self._lived or here
+        # A launcher that was killed leaves no summary: a run that lived and is gone has ended too.
         return not here and (self._lived or time.monotonic() > self._until)
 
     def close(self) -> str:

@@ -52,6 +52,7 @@ class MlflowExporter:
         self.uri, self._metric = uri, Metric
         self._client = MlflowClient(tracking_uri=uri)
         self._run = self._create(record)
+        # By worker, because steps of different workers do not add up to one mean.
         self._steps: dict[int, StepMeans] = {}
         self._waiting: list[Any] = []
 
@@ -61,6 +62,7 @@ class MlflowExporter:
         found = self._client.get_experiment_by_name(EXPERIMENT)
         experiment = found.experiment_id if found is not None else self._client.create_experiment(EXPERIMENT)
         folder = str(record.dir.resolve())
+        # Without quotes, because one would end the text in MLflow's filter.
         for old in self._client.search_runs([experiment], f"tags.`{TAG}` = '{folder.replace(chr(39), '')}'"):
             self._client.delete_run(old.info.run_id)
         info = record.info

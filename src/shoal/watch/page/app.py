@@ -98,6 +98,7 @@ class WatchApp:
             state.read(SLICE)
             if state.caught_up or clock.now() > deadline:
                 return state
+            # Other requests are answered between two slices.
             await asyncio.sleep(0)
 
     def view(self, make: View) -> Callable[[Request], Any]:
@@ -138,6 +139,7 @@ class WatchApp:
     async def stop(self, request: Request) -> Response:
         """As `shoal stop`: the workers take a checkpoint and end."""
         notice = self.catalog.notice(self.folder(request.path_params["run"]))
+        # SIGCONT too: a launcher that was stopped acts on SIGTERM only when it goes on.
         if notice is None or not notice.launcher.send(signal.SIGTERM, signal.SIGCONT):
             raise HTTPException(409, "the run is not live any more")
         return json_answer({"stopping": notice.run}, 202)
@@ -193,6 +195,7 @@ class WatchApp:
 
     def _version(self, state: RunState | None) -> object:
         if state is None:
+            # Of what the list shows, so that runs that stand still cause no event.
             return hash(tuple((row.id, row.state, row.steps) for row in self.catalog.rows()))
         with contextlib.suppress(OSError, ShoalError):  # its folder may be removed while it is watched
             state.read(SLICE)

@@ -79,6 +79,7 @@ class RunCatalog:
 
     def _notices(self) -> dict[str, RunNotice]:
         at, found = self._live
+        # One look at the live runs serves all rows of an answer.
         if time.monotonic() - at > LIVE_SECONDS:
             found = {str(Path(notice.dir).resolve()): notice for notice in live()}
             self._live = (time.monotonic(), found)
@@ -133,6 +134,7 @@ def state_of(notice: RunNotice | None, summary: RunSummary | None) -> str:
         return "stopping" if notice.stopping and state == "running" else state
     if summary is None:
         return "killed"
+    # 130 is the exit code after Ctrl-C.
     return {0: "done", 130: "interrupted"}.get(summary.exit, "failed")
 
 

@@ -55,11 +55,13 @@ def name_culprit(recent: Mapping[int, StepSums], records: Sequence[WorkerRecord]
     if not sums:
         return "no step was recorded in the last minute"
     count = max(steps.steps for steps in recent.values())
+    # By the run's own steps: a minute of silence is nothing where a step takes one.
     usual = max(each.seconds for each in sums) / max(1, count)
     if silence > max(QUIET, QUIET_STEPS * usual):
         return f"no step has ended for {figures.seconds(silence)}{_where(recent)}"
     if len(sums) == 1:
         return _alone(sums[0])
+    # In this order: a slow worker also makes the others wait, which would look like a slow link.
     return _straggler(sums) or _link(sums, records) or _encoding(sums) or _alone(_mean(sums))
 
 

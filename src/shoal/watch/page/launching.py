@@ -78,6 +78,7 @@ class StartedRun:
     def describe(self, directory: Path) -> dict[str, Any]:
         code = self.process.poll()
         begun = (directory / INFO).exists()
+        # A run that has begun tells of its end in its own record.
         if code and not begun:
             return {"state": "failed", "error": last_line(self.output)}
         return {"state": "running" if begun else "starting", "error": ""}
@@ -256,6 +257,7 @@ def _too_large() -> str:
 
 
 def _size(text: str | None) -> int:
+    # 0 where no length is announced; `_keep` counts what really comes.
     return int(text) if text is not None and text.isdigit() else 0
 
 

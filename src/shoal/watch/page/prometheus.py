@@ -53,6 +53,7 @@ def _total(
 
 def _phases(state: RunState, record: WorkerRecord) -> Iterator[Sample]:
     for phase in PHASES:
+        # The record has means; a counter needs sums.
         yield (_labels(state, record) | {"phase": phase}, getattr(record.phases, phase) * record.steps)
 
 

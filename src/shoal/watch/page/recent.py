@@ -76,6 +76,7 @@ class RecentSteps:
 
     def _merge(self, step: StepFinished) -> None:
         last = self._blocks[-1] if self._blocks else None
+        # Not across a pause, which would be drawn as if the worker had been busy in it.
         if last is not None and last.seconds < BLOCK_SECONDS and step.at - step.seconds - last.at < BLOCK_SECONDS:
             self._blocks[-1] = merge_steps([last, step])
         else:

@@ -71,6 +71,7 @@ class WorkerFollower:
         found = self.tally.totals()
         found.state = find_state(found, finished)
         if self.estimated and self.counted:
+            # Only some pieces of a large file were read; the other steps are taken to be like these.
             share = self.front / self.counted
             sums = ("samples", "bytes_raw", "bytes_sent", "bytes_wire")
             scaled: dict[str, float] = {name: round(getattr(found, name) * share) for name in sums}

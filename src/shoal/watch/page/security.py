@@ -35,6 +35,7 @@ class AccessGuard:
         self._names = OwnNames(names)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # Start and end of the server, not a request.
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
@@ -58,6 +59,7 @@ class AccessGuard:
         if path in OPEN or path.startswith("/static/"):
             return 0, ""
         kind, _, given = headers.get("authorization", "").partition(" ")
+        # In constant time, so that its duration does not tell how much of a guess is right.
         if kind.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self._token):
             return 401, "the token is missing or wrong; use the address that shoal watch printed"
         return 0, ""

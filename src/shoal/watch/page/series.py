@@ -69,6 +69,7 @@ def totals(blocks: Sequence[StepBlocks], column: int, most: int = MOST) -> tuple
     sums = numpy.zeros(most)
     for each in blocks:
         found = _with_gaps_filled(each, column)
+        # Widths are powers of two, so narrow blocks fall into wide ones as a whole.
         places = numpy.arange(len(found)) * each.width // width
         sums += numpy.bincount(places, found, most)
     last = max((len(each.weights) * each.width for each in blocks), default=0)

@@ -169,6 +169,7 @@ def timeline(state: RunState, seconds: float) -> dict[str, Any]:
         for rank, worker in sorted(state.workers.items())
     }
     most = max(1, MOST_TIMELINE // max(1, len(rows)))
+    # The newest of each worker, if there are more than an answer holds.
     return {"now": state.now, "phases": GANTT, "workers": {rank: steps[-most:] for rank, steps in rows.items()}}
 
 

@@ -58,6 +58,7 @@ def prepare(script: str, arguments: list[str], options: BenchOptions) -> "BenchS
     from shoal.bench.draw import check_available
     from shoal.bench.session import open_folder
 
+    # The folder is made last, so that a refused command leaves nothing behind.
     setting = make_setting(script, arguments, options)
     # Drawing comes last; that it is impossible must be said before hours of runs.
     check_available()

@@ -175,6 +175,7 @@ def take_part(engine: "LaunchEngine", options: "RunOptions") -> int:
     from shoal.core.clock import Deadline
     from shoal.transport.keys import KeyFile
 
+    # The head makes the keys of each run, so every machine has to be brought one.
     where, secret = engine.receive(Deadline.after(MEET))
     known = KeyFile.parse(secret.encode(), f"the key that {engine.name} has brought")
     return join_run(where, known, engine.options.workers, engine.options.runs, engine.own_name)

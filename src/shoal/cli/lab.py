@@ -53,6 +53,7 @@ def shell(
             code = lab.popen(host, command or [os.environ.get("SHELL", "/bin/sh")]).wait()
         except OSError as error:
             raise ShoalError(f"cannot run {(command or ['$SHELL'])[0]!r}: {error.strerror}") from None
+    # As shells do it: 128 and the number of the signal.
     raise typer.Exit(code if code >= 0 else 128 - code)
 
 

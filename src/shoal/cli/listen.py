@@ -56,6 +56,7 @@ def check_listen(
     file = Path(wanted.key)
     keys = CurveKeyPair.read(file)
     allow_list = AllowList(allowed(wanted.allow), allow_file(file.absolute()))
+    # The run's own pair is no invitation: its holder could pose as the run.
     if keys.public in allow_list:
         raise UsageError(
             f"--allow {keys.public.decode()} is the run's own key, which admits no machine; make an "

@@ -60,6 +60,7 @@ def options(
     """The options that every command shares."""
 
 
+# What follows the script is the script's own, even if it looks like an option of ours.
 app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
 app.command("join")(join.join)
 app.command("data", context_settings={"allow_interspersed_args": False})(data.data)
@@ -72,6 +73,7 @@ app.command("probe")(probe.probe)
 app.command("ps")(ps.ps)
 app.command("stop")(stop.stop)
 app.command("switch")(switch.switch)
+# -2 is a number of workers here, not an option.
 app.command("scale", context_settings={"ignore_unknown_options": True})(scale.scale)
 app.command("show")(show.show)
 app.command("watch")(watch.watch)

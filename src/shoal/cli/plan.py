@@ -93,6 +93,7 @@ def print_groups(
     from shoal.plan.load import load
 
     sizes = groups_of(load(plan), workers)
+    # The text ends with its own newline, because it is a file's content.
     typer.echo(msgspec.json.encode(sizes) if json else write_groups(sizes), nl=json)
 
 

@@ -66,6 +66,7 @@ class JobRelay(JobWatcher):
         try:
             self.mirror.update(seconds)
         except Exception as error:  # noqa: BLE001  (a viewer's trouble must not end the training)
+            # Given up for good, because what failed once would fail, and be told, at every update.
             self.mirror = None
             typer.echo(f"shoal: no more TensorBoard files for this run: {error}; training goes on", err=True)
 

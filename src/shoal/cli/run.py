@@ -44,6 +44,7 @@ def run(
             links = any((network.lab, losses.resume, machines.listen, machines.on))
             order_runs(network.priority, links=links, trusted=network.trusted)
 
+        # A function, because on an engine only the head trains.
         def train(options: RunOptions) -> int:
             job = prepare(options)
             try:

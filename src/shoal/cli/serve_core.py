@@ -52,6 +52,7 @@ class CoreMaker:
         return ServingCore(sources, self.settings, composites=composites, budget=self.budget, shared=shared)
 
     def _sources(self, shared: Path | None) -> list[VersionSource]:
+        # One process alone has nobody to share weights with.
         mapped = MappedPrograms(shared) if shared is not None else None
         registry = Registry(self.models.models)
         how = LoadOptions(trusted=self.models.trust_pt2, module=self.models.module, mapped=mapped)
@@ -88,5 +89,6 @@ def follow_source(directory: Path, what: tuple[str, ...], registry: Registry, ho
         name, ref = "", what[0] if what else ""
     ref = ref or script_name(RunRecord.open(directory).info.script)
     programs = FilledModules(how.module) if how.module is not None else RefreshedPrograms(registry, ref, how)
+    # Now, so that a run that cannot be served is refused before any checkpoint is waited for.
     programs.check()
     return FollowSource(name or re.split("[:@]", ref)[0], directory, programs)

@@ -36,6 +36,7 @@ def switch(
         if str(wanted) == notice.plan and not notice.asked:
             typer.echo(f"shoal: {notice.run} trains by '{wanted}' already", err=True)
             return
+        # Before asking: workers would all stand still while one of them compiles.
         compile_kernels(notice, wanted)
         problem = wait(notice, write_request(notice, SwitchRequest(plan=str(wanted))))
         typer.echo(f"shoal: {problem}" if problem else f"shoal: {notice.run} trains by '{wanted}' now", err=True)

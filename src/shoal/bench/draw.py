@@ -61,6 +61,7 @@ def _phases(rows: list[ResultRow]) -> "Figure":
         widths = [row.parts[part] * 1000 for row in rows]
         axes.barh(names, widths, left=left, label=part.replace("_", " "))
         left = [a + b for a, b in zip(left, widths, strict=True)]
+    # Bars are drawn upwards, and the first contestant belongs to the top.
     axes.invert_yaxis()
     axes.set_xlabel("milliseconds per step")
     figure.legend(loc="outside upper center", ncols=len(PARTS), fontsize="small")
@@ -74,6 +75,7 @@ def _curves(rows: list[ResultRow], metric: str, until: str | None) -> "Figure":
             assert trial.measured is not None
             points = [(p.seconds, p.metrics[metric]) for p in trial.measured.curve if metric in p.metrics]
             name = {"label": label(row)} if place == 0 else {}
+            # One colour for all runs of a contestant, and one entry in the legend.
             axes.plot(
                 *zip(*points, strict=True), color=f"C{number % 10}", alpha=0.7, marker=".", **name
             ) if points else None

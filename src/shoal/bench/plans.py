@@ -30,6 +30,7 @@ def _belongs(term: str, plan: list[str]) -> bool:
     if any(_whole(each) for each in (*plan, term)):
         return False
     axis = _axis(term)
+    # A plan may have several terms of the wire, and one of every other axis.
     return axis is None or axis == "wire" or axis not in map(_axis, plan)
 
 

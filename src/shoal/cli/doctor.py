@@ -138,6 +138,7 @@ def limits() -> "list[DoctorFinding]":
 
     from shoal.launch.engines.findings import DoctorFinding
 
+    # The hard limit, up to which a process may raise its own.
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     memory = os.statvfs("/dev/shm")
     free = memory.f_bavail * memory.f_frsize / 1e6

@@ -149,6 +149,7 @@ def goes_on(engine: "LaunchEngine", options: "RunOptions") -> "RunOptions":
     directory = engine.options.runs / engine.options.name
     if options.resume is None and engine.begins_again and (directory / "run.json").exists():
         typer.echo(f"shoal: {engine.name} starts {engine.options.name} again; it goes on from its checkpoint", err=True)
+        # Name and seed are those of the record, and a resumed run refuses others.
         return replace(options, resume=engine.options.name, name=None, seed=None)
     return replace(options, name=options.name or (engine.options.name if options.resume is None else None))
 

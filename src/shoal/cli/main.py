@@ -93,6 +93,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     if words[:2] == ["bench", "models"]:  # beside `bench SCRIPT`, which takes options of its own
         words = ["bench-models", *words[2:]]
     try:
+        # Not standalone: wrong commands come as exceptions and are told on one line.
         code = app(words, prog_name="shoal", standalone_mode=False, obj=main)  # a pool runs commands, too
     except WRONG_COMMAND as error:
         _refuse(error)

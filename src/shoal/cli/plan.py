@@ -134,5 +134,6 @@ def _table(title: str, rows: list[dict[str, str]], columns: tuple[str, ...]) -> 
     for column in columns:
         table.add_column(column, no_wrap=column in ("name", "axis"))
     for row in rows:
+        # Text, so that brackets of a usage are not read as markup.
         table.add_row(*(Text(row[column]) for column in columns))
     Console().print(table)

@@ -33,6 +33,7 @@ def run(
 
     with usage_errors(), interruptible():
         options = combine(training, network, losses, machines, script, tuple(arguments or ()))
+        # Made first, because it refuses packages that are missing.
         beside = RunCompanions(output.watch, output.export or ())
         if network.trusted:
             os.environ["SHOAL_TRUSTED"] = "1"  # also read where torchrun starts the workers

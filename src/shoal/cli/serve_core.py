@@ -77,6 +77,7 @@ def await_checkpoint(directory: Path) -> None:
     """A run that has just begun has none yet."""
     if not has_checkpoint(directory):
         typer.echo(f"shoal: waiting for the first checkpoint of {directory.name}", err=True)
+        # Two looks a second.
         wait_for_checkpoint(directory, lambda: time.sleep(0.5), attempts=2 * FIRST_WAIT)
 
 

@@ -84,6 +84,7 @@ def stop_now(notice: "RunNotice") -> bool:
     if notice.coordinator is not None:
         notice.coordinator.ended(PATIENCE_KILLED)
     ended = launcher.ended(PATIENCE_KILLED)
+    # A launcher that was killed could not remove its own notice and files.
     sweep(notice)
     return ended
 

@@ -76,6 +76,7 @@ def wait(asked: "RunNotice", token: str) -> str:
             return f"{asked.run} ended before it came to a step at which it could switch; its plan was as before"
         if notice.switched == token:
             return ""
+        # The launcher keeps one request, and another one has replaced it.
         if taken and notice.asked != token:
             return f"another plan was asked of {asked.run} meanwhile; this one was not tried"
         taken = taken or notice.asked == token

@@ -95,6 +95,7 @@ def _pack(plane: bytes) -> bytes:
 
 
 def _deflate(plane: bytes, strategy: int) -> bytes:
+    # Raw deflate: zlib's own header and checksum are not needed beside a SHA-256.
     packer = zlib.compressobj(6, zlib.DEFLATED, -15, 9, strategy)
     return packer.compress(plane) + packer.flush()
 

@@ -72,6 +72,7 @@ class VersionIndex:
                     connection.execute(statement)
                 connection.execute(f"pragma application_id = {APPLICATION}")
                 connection.execute(f"pragma user_version = {SCHEMA}")
+        # The file's name is durable only once its folder is synced.
         DISK.sync_folder(self.path.parent)
 
     @contextmanager
@@ -225,6 +226,7 @@ def _way_out(error: sqlite3.Error) -> str:
 
 def _row(name: str, number: int, digest: str, manifest: Manifest) -> dict[str, Any]:
     lineage = msgspec.to_builtins(manifest.lineage)
+    # In the manifest alone: the table has no column for it.
     lineage.pop("versions")
     row = {
         "name": name,

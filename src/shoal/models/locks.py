@@ -59,6 +59,7 @@ class VersionHold:
         with contextlib.suppress(OSError):  # opening the file in it says what is wrong
             folder.mkdir(exist_ok=True)
         self._file: int | None = _open(folder / digest)
+        # Never blocked: `is_held` locks it only under the exclusive lock, and `hold` has the shared one.
         fcntl.flock(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
     def close(self) -> None:

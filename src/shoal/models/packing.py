@@ -66,6 +66,7 @@ def _pack(registry: Registry, versions: list[ModelVersion], chosen: list[ModelVe
         delta = deltas.encode(content, registry.blobs.read(base), base, width)
         if len(delta) <= WORTH_IT * len(content):
             registry.blobs.replace_by_delta(old, delta)
+            # What stood on `old` now stands on all that `old` stands on.
             for height, each in enumerate(registry.blobs.chain(old), heights.get(old, 0) + 1):
                 heights[each] = max(heights.get(each, 0), height)
             chunks, before, after = chunks + 1, before + len(content), after + len(delta)

@@ -112,6 +112,7 @@ class PostgresIndex(VersionIndex):
     def _owner(self, connection: PostgresConnection) -> str | None:
         """The registry these tables belong to, which is this one; None if there are no tables."""
         table = f"{self.place.schema}.owner"
+        # Null, not an error, for a table that is not there.
         if connection.execute("select to_regclass(?)", (table,)).fetchone() == (None,):
             return None
         row = connection.execute("select id, schema from owner").fetchone()

@@ -22,6 +22,7 @@ LONGEST = 16 << 20
 COLUMNS = 1000
 """Metrics that become columns at most; others are in the JSON column `metrics`."""
 _ALLOWED = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
+# Functions that load code, read or write files, or take addresses.
 _REFUSED = {"load_extension", "readfile", "writefile", "fts3_tokenizer"}
 
 Answer = tuple[list[str], list[tuple[Any, ...]]]
@@ -72,6 +73,7 @@ def _opened(registry: Registry, seconds: float) -> Iterator[sqlite3.Connection]:
         # The view first: the authorizer below refuses to create one.
         connection.execute(_view(connection))
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
+        # Read-only is this file alone: an attached one could be written.
         connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
         deadline = Deadline.after(seconds)
         # Called every 1000 instructions of SQLite's machine; anything but 0 stops the query.

@@ -115,6 +115,7 @@ class Registry:
 
                     manifest = build(put, sizes)
                     encoded = manifest.encode()
+                    # Readers refuse a larger one, so it must not be stored.
                     if len(encoded) > LARGEST_MANIFEST:
                         raise UsageError(f"{name!r} has too many tensors: its manifest would have {len(encoded)} bytes")
                     digest = writer.put([encoded])

@@ -106,6 +106,7 @@ def answer_requests(registry: Registry, pipes: PipePair) -> None:
                 found = registry.get(rest)
                 answer = _RemoteAnswer(version=RemoteVersion(found.name, found.digest, found.ref, found.aliases))
             elif word == "blob":
+                # No blob is larger than a manifest may be.
                 data = registry.blobs.read(rest, LARGEST_MANIFEST)
                 answer = _RemoteAnswer(size=len(data))
             else:

@@ -128,6 +128,7 @@ def open_url(url: str) -> tuple[Any, str]:
     try:
         from fsspec.core import url_to_fs
 
+        # Without the cache, because other processes write there too.
         files, prefix = url_to_fs(url, use_listings_cache=False)
     except ImportError as error:
         raise UsageError(f"{scheme}:// needs a library: {error}; pip install 'shoal[s3]' for s3") from None

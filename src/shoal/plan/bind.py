@@ -59,6 +59,7 @@ def _convert(kind: type[NamedTerm], field: TermField, value: Value) -> object:
         # msgspec would convert 1.0 to 1, and the plan's text would not be what was written.
         if int in _options(field.type) and float not in _options(field.type) and isinstance(value, float):
             raise msgspec.ValidationError
+        # A plan's text has no truth values, only words.
         if field.type is bool and value in BOOLEANS:
             return BOOLEANS[value]
         return msgspec.convert(value, field.type)

@@ -25,6 +25,7 @@ def compose(wire: Sequence[NamedTerm], workers: int = 1) -> GradientCodec | None
         return None
     around = [term for term in wire if isinstance(term, WrapperTerm)]
     coding = [term for term in wire if not isinstance(term, WrapperTerm | PrecisionTerm)]
+    # A codec that is written takes the place of the one that a term of precision brings along.
     made = [(term, term.make_codec()) for term in coding if isinstance(term, CodecSettings)] or _from_precision(wire)
     if not made and not around:
         return None

@@ -130,6 +130,7 @@ def _explain_axes(plan: Plan) -> list[AxisExplanation]:
 
 
 def _holders(plan: Plan, term: NamedTerm) -> tuple[str, ...]:
+    # These hold for the whole model, also where parts have plans of their own.
     every = term.axis in ("split", "balance")
     return () if every else tuple(part.pattern for part in plan.parts if term in part.plan.terms)
 
@@ -140,6 +141,7 @@ def about(kind: type[NamedTerm]) -> TermDocs:
     label = "does"
     for line in inspect.cleandoc(kind.__doc__ or "").splitlines():
         head, colon, rest = line.partition(":")
+        # Only these three: a colon in a sentence begins no label.
         if colon and head in ("Costs", "Cites", "Avoid"):
             label, line = head.lower(), rest
         found[label] = f"{found.get(label, '')} {line.strip()}".strip()

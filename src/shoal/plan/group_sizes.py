@@ -76,6 +76,7 @@ def plan_of(sizes: GroupSizes) -> Plan:
 
 def groups_of(plan: Plan, workers: int) -> GroupSizes:
     """Return the sizes of groups that stand for `plan` with so many workers; UsageError if there are none."""
+    # Plans without servers still have a size of that group: 1, the default.
     servers = plan.exchange.servers if isinstance(plan.exchange, ServerTerm) else 1
     together = GroupSizes(workers_per_group=workers, servers_per_group=servers)
     apart = GroupSizes(worker_groups=workers, servers_per_group=servers)

@@ -125,6 +125,7 @@ def package_of(point: metadata.EntryPoint) -> TermPackage:
 
 def packages_of(terms: Iterable[NamedTerm]) -> dict[str, str]:
     """Return, for every term of another package, its name and `package version`."""
+    # Built-in terms come with Shoal, whose version is compared by itself.
     found = {term.name: find_package(term.name) for term in terms if term.name not in TERMS}
     return {name: str(package) for name, package in found.items() if package is not None}
 

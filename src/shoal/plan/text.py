@@ -34,6 +34,7 @@ _TOKEN = re.compile(
     r"|(?P<name>\d*[A-Za-z_][A-Za-z0-9_-]*)"  # before numbers: 1bit-sgd is a name
     r"|(?P<int>[+-]?\d+)"
     r"|(?P<mark>[(),=])",
+    # ASCII: \d would also match digits of other scripts.
     re.ASCII,
 )
 

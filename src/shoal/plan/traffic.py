@@ -212,6 +212,7 @@ def over(cluster: ClusterMeasurement, found: StepTraffic, plan: Plan, computing:
 def _square_buckets(parameters: int) -> "Buckets":
     from shoal.wire.layout import FlatLayout
 
+    # Squares, because a codec's bytes depend on shapes and none are known.
     whole, rest = divmod(parameters, SIDE * SIDE)
     side = math.isqrt(rest)
     left = FlatLayout.of([("square", (side, side)), ("rest", (1, rest - side * side))])

@@ -146,6 +146,7 @@ class GuardTerm(WrapperTerm, frozen=True, tag="guard"):
     """
 
     name: ClassVar[str] = "guard"
+    # In some steps the exact gradient travels beside the payload.
     sends_twice: ClassVar[bool] = True
 
     budget: float = 0.9

@@ -210,6 +210,7 @@ class ServeApp:
 
     async def _predict(self, name: str | None, scope: Scope, receive: Receive, send: Send) -> None:
         query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
+        # Without a name the first model is meant, so that a server of one needs none.
         name = name or query.get("model", [next(iter(self.core.names()))])[0]
         number = version_number(query["version"][0]) if "version" in query else None
         body = await self._reader.read(scope, receive)

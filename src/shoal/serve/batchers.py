@@ -76,6 +76,7 @@ class VersionBatchers:
             if isinstance(servable, RemoteServable):
                 # Without slots: a replica's batch takes no core of this process.
                 far = _executor_elsewhere(servable)
+                # Asked anew for each batch, because replicas come and go.
                 width = lambda: servable.width  # noqa: E731
                 found = RequestBatcher(far, sizer, self._settings.batch, metrics, clock.now, width=width)
             else:

@@ -55,6 +55,7 @@ class SharedControl:
             return self._write(name, change)
 
     def _write(self, name: str, change: Change) -> ModelControl:
+        # Read again under the lock: another process may have decided meanwhile.
         known = {**self.read()}
         known[name] = change(known.get(name, NOTHING))
         self._own = known

@@ -87,6 +87,7 @@ class ServingCore:
 
     def poll(self) -> None:
         """Look at every source once and load what is new; problems are kept, not raised."""
+        # First, so that routes are decided by the counts of all processes.
         self.shared_metrics.exchange(self.metrics)
         decided = self.control.read()
         for name, model in self.models.items():
@@ -175,6 +176,7 @@ class ServingCore:
     def _parts_ready(self, name: str, number: int | None) -> bool:
         parts = self.composites[name].parts if name in self.composites else (name,)
         for part in parts:
+            # Raises ModelMissing where the part cannot be asked.
             with self.manager.use(part, number):
                 pass
         return True

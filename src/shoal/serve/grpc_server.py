@@ -74,6 +74,7 @@ class InferenceService:
                 if isinstance(error, ServerBusy):
                     context.set_trailing_metadata((("retry-after", str(max(1, ceil(error.retry_after)))),))
                 code = getattr(grpc.StatusCode, CODES.get(error.status, "UNKNOWN"))
+                # One line, because gRPC sends it as a header.
                 await context.abort(code, " ".join(str(error).split()))
 
         return answer

@@ -15,6 +15,7 @@ from shoal.serve.loader import ServableLoader
 from shoal.serve.stream import VersionStream
 from shoal.serve.version import ServableVersion
 
+# Four minutes at the usual poll of a second.
 MOST_PAUSE = 256
 """Polls between two attempts to load what failed."""
 

@@ -103,6 +103,7 @@ class OnnxLoader:
         runtime = need("onnxruntime")
         _check_self_contained(path)
         options = runtime.SessionOptions()
+        # Batches run beside each other, so one batch keeps to the threads that it was given.
         options.intra_op_num_threads, options.inter_op_num_threads = self._threads, 1
         options.log_severity_level = 4  # what matters is raised
         try:

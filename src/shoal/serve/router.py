@@ -158,6 +158,7 @@ class VersionRouter:
         if key and number is not None:
             routes.asked[key] = number, chances[number]
             if len(routes.asked) > MOST_REMEMBERED:
+                # The oldest, whose feedback is the least likely still to come.
                 routes.asked.popitem(last=False)
         return RequestRoute(number, shadow[0] if shadow is not None and self._chance() < shadow[1] else None)
 

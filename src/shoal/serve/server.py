@@ -77,6 +77,7 @@ def _serve(core: ServingCore, options: ServerOptions, listening: socket.socket, 
 
     core.on_change = ChangeReporter(core, say)
     config = make_config(core, options)
+    # The event loop that uvicorn would choose: uvloop where it is installed.
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
         runner.run(answer_requests(core, uvicorn.Server(config), listening, options, greet))
 

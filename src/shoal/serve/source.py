@@ -85,6 +85,7 @@ class FolderSource:
     def poll(self) -> Mapping[int, ServableLoader]:
         found = {}
         for number, file in numbered_files(self._folder).items():
+            # The same loader again, because it is what unloads what it has loaded.
             found[number] = self._loaders.get(number) or self._loader(file)
         self._loaders = found
         return found

@@ -150,6 +150,7 @@ class WorkerSupervisor:
         self._next_start = now + self._pause
 
     def _adjust(self, now: float) -> None:
+        # Lets the window move on while no worker reports.
         self._scaler.observe(now, 0)
         waiting = sum(each.last.waiting for each in self._workers.values())
         service = self._busy / self._served if self._served else 0.0
@@ -171,6 +172,7 @@ class WorkerSupervisor:
 
     def _start(self, slot: int) -> None:
         reading, writing = os.pipe()
+        # Before the fork, so that the child can tell whether its parent has died since.
         supervisor = os.getpid()
         pid = os.fork()
         if pid == 0:

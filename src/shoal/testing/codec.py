@@ -181,6 +181,7 @@ class CodecCase(ABC):
         noisy = error > 1e-7
         z = ((found.mean(0) - values) / error)[noisy]
         if len(z):
+            # Of a normal distribution 0.3 % lie beyond three standard errors.
             assert float((z.abs() > 3).double().mean()) < 0.03
             assert abs(float(z.sum())) / len(z) ** 0.5 < 4
         # what never varied is exact, or was rounded with a chance too small to be seen in so many draws
@@ -200,6 +201,7 @@ class CodecCase(ABC):
                 codec.decode_add(mutated(payload, number), layout, out)
             except PayloadError as error:
                 refused.append(str(error))
+        # Errors are told on one line.
         assert not any("\n" in text for text in refused)
         # Otherwise the mutations would hardly touch what a decoder checks.
         assert len(refused) > len(numbers) // 4

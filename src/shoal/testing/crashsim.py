@@ -51,6 +51,7 @@ class DiskTree:
         if how == LOST:
             return
         if op.kind == "content":
+            # Zeros of the right length: a file's size may reach the disk before its content.
             data = {HALF: op.data[: len(op.data) // 2], ZEROS: bytes(len(op.data))}.get(how, op.data)
             before = self.content.get(op.node, b"")
             # what was written behind something lost is behind a hole, not in its place

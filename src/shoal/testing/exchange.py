@@ -44,6 +44,7 @@ class ExchangeCase(ABC):
     def make(self, group: WorkerGroup, directory: Path) -> GradientExchange:
         """The exchange under test, in one worker."""
 
+    # Small buckets, so that there are several of them.
     def open(
         self, world: WorkerWorld, dtype: torch.dtype = torch.float32, capacity: int = 1 << 12
     ) -> tuple[GradientExchange, list[GradientBucket]]:

@@ -84,6 +84,7 @@ class EngineRun:
         shoal = [sys.executable, "-m", "shoal"] if not words or words[0].startswith("-") else []
         before = words if not shoal else [*shoal, "run", *words]
         command = [*before, "--name", self.name, "script.py", str(self.over)]
+        # A run under test leaves no version in the user's registry.
         known = {**os.environ, "SHOAL_UNTIL": "over>=1", "SHOAL_REGISTER": "0", **environment}
         known["PYTHONPATH"] = os.pathsep.join(filter(None, (str(self._noted), known.get("PYTHONPATH"))))
         known["NOTED_KEYS"] = str(self._noted / "keys")

@@ -212,6 +212,7 @@ class SimulatedWorld:
             )
         for member in self.living:
             grown = len(member.history) - self.before.get(member.id, 0)
+            # A step takes less than half a virtual second, and twenty seconds were quiet.
             assert grown > 10, f"seed {self.seed}: {member.id} is stuck ({member.describe()})"
             due = set(range(max((p for c in member.history for p in c.positions), default=-1) + 1))
             open_ = set(member.pool.returned) | set(member.pool.leased)

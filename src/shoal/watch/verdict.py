@@ -109,6 +109,7 @@ def network(found: Sequence[ExchangeTotals]) -> NetworkEstimate:
 def judge(measured: MeasuredStep, network: NetworkEstimate, prices: Sequence[CodecPrice], meets: str) -> CodecVerdict:
     """Pure: the arithmetic and the words."""
     now, wired = measured.price, measured.price.wire > 0
+    # Inside one host nothing is sent, so no rate is needed to compare.
     known = network.rate is not None or not wired
     others = [forecast(measured, price, network) for price in prices if price.codec != now.codec] if known else []
     best = min(others, key=lambda other: other.step, default=None)

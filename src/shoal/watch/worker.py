@@ -221,8 +221,10 @@ def _add_other(worker: WorkerRecord, event: AnyEvent) -> None:
         case BucketTimes():
             add_buckets(worker.exchanges, event)
         case CodecPriced():
+            # The newest price of each codec.
             worker.prices = [*(price for price in worker.prices if price.codec != event.codec), event]
         case GuardChecked():
+            # Of findings within the budget only the last stays; there is one every few steps.
             worker.guarded = [*(one for one in worker.guarded if one.action != "kept"), event]
         case ChoiceMade():
             worker.chosen.append(event)

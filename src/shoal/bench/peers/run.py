@@ -40,6 +40,7 @@ class PeerRun(Run):
 
     def _welcome(self, thing: Any) -> Any:
         welcomed = super()._welcome(thing)
+        # Wrapped, because other tools wait for a worker that has no sample.
         if isinstance(welcomed, ShardedLoader):
             welcomed._source = EvenSource(welcomed._source)
         return welcomed

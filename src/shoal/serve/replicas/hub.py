@@ -114,6 +114,7 @@ class ReplicaHub:
                     os.eventfd_read(self._wakes)
                 self._turn()
         finally:
+            # Those that came last too, so that no caller waits for ever.
             self._take_batches()
             self._dealer.close()
             self._socket.close()
@@ -165,6 +166,7 @@ class ReplicaHub:
         if replica is None:
             replica = self._dealer.replicas[route] = KnownReplica(state.name, state.slots)
             many = "1 batch" if state.slots == 1 else f"{state.slots} batches"
+            # printable: a name from another machine must not steer this terminal.
             self._say(f"replica {printable(state.name)} is there: {many} at a time")
         link = self._links.setdefault(route, ReplicaLink(peer, now()))
         link.peer, link.heard = peer or link.peer, now()

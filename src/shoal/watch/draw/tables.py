@@ -117,6 +117,7 @@ def servers_table(workers: list[WorkerRecord]) -> Table | None:
     served = [(worker.rank, worker.servers) for worker in workers if worker.servers is not None]
     table = plain_table("rank")
     add_figures(table, "pushes", "refused", "late", "pulls", "up", "down")
+    # A column only where steps began again, because 80 letters hold no more.
     restarts = any(made.restarts for _, made in served)
     add_figures(table, *["restarts"] * restarts)
     table.add_column("steps by staleness")

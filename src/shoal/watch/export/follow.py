@@ -57,6 +57,7 @@ def choose(text: str) -> tuple[Maker, str]:
     kind, _, place = text.partition("=")
     if kind not in MAKERS:
         raise UsageError(f"no exporter {kind!r}; there are {', '.join(MAKERS)}")
+    # Looked for, not imported: the tool is loaded once there is a run to export.
     if importlib.util.find_spec(PACKAGES[kind]) is None:
         raise UsageError(f"{PACKAGES[kind]} is not installed; install it with: pip install 'shoal[{kind}]'")
     return MAKERS[kind], place

@@ -11,6 +11,7 @@ from shoal.watch.page.run_state import RunState
 from shoal.watch.page.series import rounded
 from shoal.watch.worker import WorkerRecord
 
+# One moment for each second.
 WINDOW, POINTS = 60.0, 61
 """Seconds that staleness is drawn of, and at how many moments."""
 

@@ -143,6 +143,7 @@ def last_step(path: Path) -> int:
     try:
         with worker_file(path, 0).open("rb") as file:
             file.seek(0, 2)
+            # Only the end: the list asks every second, and a file may have gigabytes.
             file.seek(max(0, file.tell() - END))
             lines = file.read().splitlines()
     except OSError:

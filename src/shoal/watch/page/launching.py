@@ -147,6 +147,7 @@ class RunLauncher:
     async def launch(self, request: Request) -> Response:
         form = await read_form(request, LaunchForm)
         self._check_room()
+        # In a thread: it writes files and starts a process, and one event loop answers all requests.
         name = await asyncio.to_thread(self.start, form)
         return json_answer({"run": name}, 202)
 

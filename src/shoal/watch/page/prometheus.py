@@ -80,6 +80,7 @@ def _family(name: str, kind: str, words: str, samples: Sequence[Sample]) -> str:
 
 
 def _escape(text: str) -> str:
+    # Backslashes first, or those of the other escapes would be doubled.
     return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 

@@ -18,6 +18,7 @@ SUMMED = (
     "other",
 )  # fmt: skip
 """What the last minute is added up of, in whole seconds, so that asking for it costs little however fast steps are."""
+# Twice the minute that is asked for.
 SECONDS = 128
 
 _summed = attrgetter(*SUMMED)

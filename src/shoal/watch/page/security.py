@@ -18,6 +18,7 @@ from shoal.core.http_access import OwnNames
 OPEN = ("/", "/static/", "/plotly.min.js", "/favicon.ico")
 """What holds nothing of a run, and is served without a token: a path, or the beginning of one."""
 HEADERS = {
+    # No script but the page's own and Plotly's, both from this server.
     "Content-Security-Policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
     "object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",

@@ -58,13 +58,13 @@ def prepare(script: str, arguments: list[str], options: BenchOptions) -> "BenchS
     from shoal.bench.draw import check_available
     from shoal.bench.session import open_folder
 
-    # The folder is made last, so that a refused command leaves nothing behind.
     setting = make_setting(script, arguments, options)
     # Drawing comes last; that it is impossible must be said before hours of runs.
     check_available()
     if setting.until and setting.repeats < FEW_SEEDS:
         told = f"{setting.repeats} repeats say little of time to {setting.until}; use {FEW_SEEDS} or more"
         typer.echo(f"shoal: note: {told}", err=True)
+    # Last, so that a refused command leaves nothing behind.
     open_folder(setting.out)
     return setting
 

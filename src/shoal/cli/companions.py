@@ -25,6 +25,7 @@ class RunCompanions:
     def __init__(self, page: bool, exports: Sequence[str]) -> None:
         self._page, self._exports = page, exports
         self._started: list[tuple[str, subprocess.Popen[bytes]]] = []
+        # Here and not in `start`, because the run's record is open by then.
         check_companions(page, exports)
 
     def start(self, directory: Path) -> None:

@@ -73,6 +73,7 @@ def find_engine(words: EngineWords, options: "RunOptions") -> "LaunchEngine | No
         raise UsageError(f"--on {words.on} --lab: the hosts of a lab are not the engine's; drop one of the two")
     if options.wanted.key is not None or options.wanted.allow:
         raise UsageError(f"--on {words.on} makes the keys of its machines itself; drop --key and --allow")
+    # Named before it is submitted, so that a job that is queued again finds its run.
     run = options.resume or options.name or new_id()
     engine = make_engine(
         name,

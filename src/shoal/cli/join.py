@@ -127,6 +127,7 @@ def prepare(
     script = directory / "script" / brief.name
     # A folder of its own, because the script's folder is where Python looks for modules.
     script.parent.mkdir()
+    # Written with the record, so that it can be read later what was executed here.
     script.write_bytes(brief.script)
     if brief.until:
         os.environ[UNTIL_VARIABLE] = brief.until

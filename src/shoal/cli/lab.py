@@ -47,6 +47,7 @@ def shell(
 
     with _failures(), _deaf(), NetworkLab(load(spec)) as lab:
         if not command:
+            # A user in the shell needs their addresses to reach them.
             others = ", ".join(each.address for each in lab.hosts if each.rank != host) or "none"
             typer.echo(f"shoal: host {host}, other hosts: {others}; leave with 'exit'", err=True)
         try:

@@ -62,6 +62,7 @@ def check_listen(
             f"--allow {keys.public.decode()} is the run's own key, which admits no machine; make an "
             f"invitation with shoal keys invite {wanted.key} --out FILE"
         )
+    # A run can only listen at an address of this machine.
     check_own(host, port, "--listen")
     return ListenAddress(host, port, keys, wanted.key, allow_list, wanted.most)
 

@@ -127,6 +127,7 @@ def import_all() -> None:
     for name in OPTIONAL.split():
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    # First, so that no garbage is frozen with the rest.
     gc.collect()
     gc.freeze()  # or each forked process would look through all of it, and copy the memory it lies in
 

@@ -61,6 +61,7 @@ class JobRelay(JobWatcher):
             self.mirror.close()
 
     def _update(self, seconds: float) -> None:
+        # TensorBoard is not installed, or was given up.
         if self.mirror is None:
             return
         try:

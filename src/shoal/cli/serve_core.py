@@ -90,6 +90,6 @@ def follow_source(directory: Path, what: tuple[str, ...], registry: Registry, ho
         name, ref = "", what[0] if what else ""
     ref = ref or script_name(RunRecord.open(directory).info.script)
     programs = FilledModules(how.module) if how.module is not None else RefreshedPrograms(registry, ref, how)
-    # Now, so that a run that cannot be served is refused before any checkpoint is waited for.
+    # At the start, so that a run that cannot be served is refused before anything is loaded.
     programs.check()
     return FollowSource(name or re.split("[:@]", ref)[0], directory, programs)

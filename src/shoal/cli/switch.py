@@ -33,6 +33,7 @@ def switch(
         notice = find(run, live())
         for warning in check_request(notice, wanted):
             typer.echo(f"shoal: note: {warning}", err=True)
+        # A request that is still open would change the plan after all.
         if str(wanted) == notice.plan and not notice.asked:
             typer.echo(f"shoal: {notice.run} trains by '{wanted}' already", err=True)
             return

@@ -85,6 +85,7 @@ def explain(
     sent = _traffic(plan, workers, parameters, shapes)
     if cluster is not None and sent is not None:
         sent = over(cluster, sent, plan, computing)
+    # Two where no number was given, the fewest between whom anything travels.
     table = part_table(plan, workers or 2, shapes) if shapes is not None else []
     layers = _layers(plan, workers or 2, shapes) if shapes is not None else []
     axes = _explain_axes(plan)

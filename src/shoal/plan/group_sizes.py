@@ -58,6 +58,7 @@ def write_groups(sizes: GroupSizes) -> str:
 def plan_of(sizes: GroupSizes) -> Plan:
     """Return the plan that groups of these sizes stand for."""
     asynchronous = sizes.worker_groups > 1
+    # A group that steps by itself is a single worker here (see the top).
     if asynchronous and sizes.workers_per_group > 1:
         raise UsageError(
             f"groups: {sizes.worker_groups} groups of {sizes.workers_per_group} workers; groups that do not wait for "

@@ -7,6 +7,7 @@ from shoal.plan.term import Axis, PlanTerm
 from shoal.wire.settings import check_whole
 
 MOST_SHARDS = 64
+# Two, because no third process could come: it would need a way to tell all workers of its key.
 MOST_REPLICAS = 2
 MOST_LEVELS = 2
 

@@ -32,6 +32,7 @@ def check_switch(before: Plan, after: Plan, workers: int, servers_stay: str = ""
             f"a switch from '{before}' to '{after}' starts or ends servers, and this run cannot: {servers_stay}; "
             f"stop it, then shoal run --resume --plan '{after}'"
         )
+    # These terms change the model itself, which stays what it is.
     kept, wanted = _precision(before), _precision(after)
     if kept != wanted:
         terms = ", ".join(map(str, kept)) or "none"

@@ -79,6 +79,7 @@ def _tokens(text: str) -> list[_PlanToken]:
             kind = found.group() if found.lastgroup == "mark" else str(found.lastgroup)
             tokens.append(_PlanToken(kind, found.group(), at + 1))
         at = found.end()
+    # An end of its own, so that every error can name a place.
     return [*tokens, _PlanToken("end", "", len(text) + 1)]
 
 

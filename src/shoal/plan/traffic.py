@@ -198,6 +198,7 @@ def over(cluster: ClusterMeasurement, found: StepTraffic, plan: Plan, computing:
     else:
         seconds = network.seconds(found.sent, found.depth)
         plain = network.seconds(found.plain, sum_cost("auto", found.parameters, found.workers).depth)
+    # In rounds one exchange serves several steps, so computing and transfer do not add up to one step.
     in_every_step = isinstance(plan.pace, EveryTerm)
     return msgspec.structs.replace(
         found,

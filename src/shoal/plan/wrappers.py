@@ -56,7 +56,7 @@ class MomentumTerm(WrapperTerm, frozen=True, tag="momentum"):
         check_number(self, "clip", self.clip, 0.0, 1e30)
 
     def add_to(self, wrapping: CodecWrapping, codec: NamedTerm, workers: int) -> CodecWrapping:
-        # The limit is one for the sum, of which each worker clips its share.
+        # Each worker clips at its share of the limit, which `share_clip` explains.
         return replace(wrapping, momentum=self.factor, clip=share_clip(self.clip, workers))
 
 

@@ -134,7 +134,7 @@ def tensor_from_bytes(tensor: InputTensor, data: memoryview, count: int) -> Arra
             f"input {tensor.name[:80]!r} has {len(data)} bytes; {tensor.datatype} of shape {tensor.shape} has "
             f"{count * dtype.itemsize}"
         )
-    # The protocol is little-endian, whatever this machine is; on such machines nothing is copied.
+    # The protocol is little-endian whatever this machine is; on a little-endian one nothing is copied.
     array = np.frombuffer(data, dtype.newbyteorder("<")).astype(dtype, copy=False)
     if tensor.datatype == "BOOL" and array.view(np.uint8).max(initial=0) > 1:
         raise RequestError(f"input {tensor.name[:80]!r} holds bytes that are neither 0 nor 1, which BOOL are")

@@ -151,6 +151,7 @@ class VersionRouter:
     def route(self, name: str, key: str = "") -> RequestRoute:
         """The way of a request; `key` is its id."""
         routes = self._routes.get(name)
+        # The usual case, answered without drawing a number.
         if routes is None or not (routes.chances or routes.shadow):
             return RequestRoute()
         chances, shadow = routes.chances, routes.shadow  # the thread that polls may replace them meanwhile

@@ -117,6 +117,7 @@ class CodecCase(ABC):
             payload, state = codec.encode(values, layout, state, EncodeContext(step=step))
             total += values
             sent += codec.decode(payload, layout)
+        # Five times, because errors of five steps add up.
         bound = self.tolerance * 5 * float(total.abs().max())
         torch.testing.assert_close(sent + state[RESIDUAL], total, atol=bound, rtol=0)
 

@@ -221,7 +221,7 @@ class RecordedDisk(FileOperations):
         if contents:
             yield "content half there", dict.fromkeys(contents, HALF)
             yield "content is zeros", dict.fromkeys(contents, ZEROS)
-        # One lost name after the other: the order of renames is what recovery relies on.
+        # Each name lost alone: of two that were changed, the later may reach the disk first.
         for index in names if len(names) > 1 else []:
             yield f"call {index} alone", {index: LOST}
         for number in range(drawn if len(loose) > 1 else 0):

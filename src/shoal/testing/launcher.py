@@ -81,6 +81,7 @@ class EngineRun:
         self._noted.mkdir(mode=0o700, exist_ok=True)
         (self._noted / "sitecustomize.py").write_text(NOTED_KEYS)
         self._out, self._err = folder / "out.txt", folder / "err.txt"
+        # A case may give a whole command, such as one that an engine's own tool starts.
         shoal = [sys.executable, "-m", "shoal"] if not words or words[0].startswith("-") else []
         before = words if not shoal else [*shoal, "run", *words]
         command = [*before, "--name", self.name, "script.py", str(self.over)]

@@ -192,6 +192,7 @@ class SimulatedMember:
             # Of a view that this member has not installed yet; read again when it has.
             self._early.append(message)
             return
+        # Dropped: what still matters is sent again with the beats (`_repeat`).
         if generation < machine.view.generation or not machine.settled:
             return
         if isinstance(message, SimulatedState):

@@ -144,6 +144,7 @@ class SimulatedWorld:
             return
         victim = self.random.choice(self.living)
         victim.frozen = True
+        # Up to half as long again as a lease, so that some wake up after they were evicted.
         self.later(self.random.uniform(0.2, 12.0), victim.thaw)
 
     def _part(self) -> None:

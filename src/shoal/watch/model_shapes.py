@@ -24,6 +24,7 @@ def read_shapes(model: str, runs: Path) -> dict[str, list[int]]:
 
 def joined_shapes(record: RunRecord) -> dict[str, list[int]]:
     """Return the shapes of all that a run's workers joined; empty before they have, and in records of old versions."""
+    # The first that has joined anything: all workers run the same script.
     for rank in record.ranks:
         found: dict[str, list[int]] = {}
         for event in record.events(rank):

@@ -75,6 +75,7 @@ class RunRecord:
         merged steps, the share of those that were.
         """
         limits = [attempt.step for attempt in self.attempts]
+        # Records begin with the first attempt; a worker that starts again says which one it belongs to.
         attempt = 1
         for event in JournalTail(worker_file(self.dir, rank)).read():
             if isinstance(event, WorkerStarted):

@@ -39,6 +39,7 @@ def _check_joined(record: RunRecord, plan: Plan) -> None:
     if not record.ranks:
         return
     joins, loaders = list[ModelsJoined](), list[str]()
+    # Of one worker, because all run the same script.
     for event in record.events(record.ranks[0]):
         if isinstance(event, WorkerStarted):  # the script joins everything again
             joins, loaders = [], []

@@ -59,6 +59,7 @@ class TensorBoardMirror:
         if rank not in self._open:
             folder = self.directory / FOLDER / f"worker-{rank}"
             folder.mkdir(parents=True, exist_ok=True)
+            # TensorBoard reads only files with `tfevents` in their names.
             file = _EventFile(folder / f"events.out.tfevents.{self._began:.0f}.shoal", self._began)
             self._open[rank] = (JournalTail(worker_file(self.directory, rank)), file)
         return self._open[rank]

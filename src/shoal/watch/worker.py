@@ -224,7 +224,7 @@ def _add_other(worker: WorkerRecord, event: AnyEvent) -> None:
             # The newest price of each codec.
             worker.prices = [*(price for price in worker.prices if price.codec != event.codec), event]
         case GuardChecked():
-            # Of findings within the budget only the last stays; there is one every few steps.
+            # Of findings within the budget only the last stays; there is one after every so many steps.
             worker.guarded = [*(one for one in worker.guarded if one.action != "kept"), event]
         case ChoiceMade():
             worker.chosen.append(event)
@@ -233,6 +233,7 @@ def _add_other(worker: WorkerRecord, event: AnyEvent) -> None:
         case ResultsReported(metrics=metrics):
             worker.metrics = metrics
         case TrafficCounted(peers=peers, links=links, stood_back=stood_back):
+            # Where a count has no estimates of links, the last ones stay.
             worker.peers, worker.links, worker.stood_back = peers, links or worker.links, stood_back
         case RoundsMade() | ServerCounted() | DatagramsCounted() | BatchesFetched():
             _keep_totals(worker, event)

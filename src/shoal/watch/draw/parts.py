@@ -20,6 +20,7 @@ def parts_table(info: RunInfo, workers: list[WorkerRecord]) -> Table | None:
     if worker is None or not plan.parts:
         return None
     names = list(worker.shapes)
+    # By the same matching as in the run, so that rows are the run's own parts.
     chosen = dict(zip(names, match_parts(plan.patterns, names), strict=True))
     table = plain_table()
     table.add_column("part", max_width=24, no_wrap=True, overflow="crop")

@@ -80,6 +80,7 @@ class RunFollower:
             tail = self._tails.setdefault(rank, JournalTail(worker_file(self.folder, rank)))
             for event in tail.read():
                 self._exporter.add(rank, event)
+        # Once for all that came, not for each event: a flush may be a request over the network.
         self._exporter.flush()
         return ended
 

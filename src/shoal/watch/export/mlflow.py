@@ -87,6 +87,7 @@ class MlflowExporter:
             self._add_scalars(rank, event)
 
     def _add_scalars(self, rank: int, event: StepFinished | ValuesLogged | ResultsReported) -> None:
+        # MLflow counts milliseconds.
         at = int(1000 * event.at)
         for name, value in scalars(event).items():
             key = to_key(f"worker-{rank}/{name}")

@@ -111,6 +111,7 @@ class WatchApp:
         return json_answer({"runs": self.catalog.rows(), "can_launch": self.launcher is not None})
 
     async def compare(self, request: Request) -> Response:
+        # Bounded, because each run that is compared is read.
         names = request.query_params.getlist("run")[:MOST_COMPARED]
         found = {name: views.curves(await self.state(name)) for name in names}
         return json_answer({"runs": found})

@@ -109,6 +109,7 @@ class RunCatalog:
 
     def _info(self, path: Path) -> RunInfo | None:
         try:
+            # Decoded again only when it has changed: the list is asked for every second.
             changed = (path / INFO).stat().st_mtime_ns
             known = self._infos.get(path)
             if known is None or known[0] != changed:

@@ -61,7 +61,6 @@ def name_culprit(recent: Mapping[int, StepSums], records: Sequence[WorkerRecord]
         return f"no step has ended for {figures.seconds(silence)}{_where(recent)}"
     if len(sums) == 1:
         return _alone(sums[0])
-    # In this order: a slow worker also makes the others wait, which would look like a slow link.
     return _straggler(sums) or _link(sums, records) or _encoding(sums) or _alone(_mean(sums))
 
 

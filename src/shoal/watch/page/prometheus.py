@@ -87,4 +87,5 @@ def _escape(text: str) -> str:
 def _number(value: float) -> str:
     if isfinite(value):
         return repr(value)
+    # As Prometheus spells them.
     return "NaN" if isnan(value) else "+Inf" if value > 0 else "-Inf"

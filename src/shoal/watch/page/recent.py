@@ -69,6 +69,7 @@ class RecentSteps:
         self._single.append(step)
         if len(self._single) > SINGLE:
             self._merge(self._single.popleft())
+        # Summed as it comes, so that a minute is at most a hundred or so parts to add.
         part = sums_of(step)
         if self._sums and 0 <= step.at - self._sums[-1].began < 1.0:
             self._sums[-1].add(part)

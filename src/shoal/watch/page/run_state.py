@@ -135,6 +135,7 @@ class RunState:
         for event in self._events(worker):
             self._add(worker, event)
             self.version += 1
+            # After each event: the generators keep their place for the next call.
             if clock.now() >= deadline:
                 return False
         self._sizes[path] = size

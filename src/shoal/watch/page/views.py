@@ -38,6 +38,7 @@ def overview(catalog: RunCatalog, state: RunState) -> dict[str, Any]:
     summary = summary_now or summarise_workers(state.opened, records, -1)
     live = look(notice) if notice is not None else None
     minutes = last_minutes(state)
+    # Only a coordinator can change members or the plan.
     changes = notice is not None and notice.coordinator is not None and not notice.stopping
     return {
         "run": info.run,

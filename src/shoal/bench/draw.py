@@ -24,6 +24,7 @@ def check_available() -> None:
 
 def draw(report: BenchReport, directory: Path) -> list[Path]:
     """Write every figure there is something to show in."""
+    # A contestant whose runs have all failed has nothing to draw.
     rows = [row for row in report.rows if row.step_seconds]
     paths = []
     if rows:
@@ -98,6 +99,7 @@ def _scaling(report: BenchReport) -> "Figure":
     axes.set_xlabel("workers")
     axes.set_ylabel("efficiency, with 95 % interval")
     axes.set_xticks(sorted({scale.workers for scaling in report.scaling for scale in scaling.scales}))
+    # From 0, so that heights compare as efficiencies do.
     axes.set_ylim(bottom=0)
     axes.legend(fontsize="small")
     return figure

@@ -52,6 +52,7 @@ class LiveBytes(TorchDispatchMode):
 
 def inference_bytes(model: nn.Module, inputs: Sequence[Tensor]) -> int:
     """Parameters, buffers, the inputs, and the peak of what `model(*inputs)` makes."""
+    # Each once: tied parameters are one tensor.
     held = {id(t): t for t in (*model.parameters(), *model.buffers(), *inputs)}.values()
     live = LiveBytes(held)
     with torch.no_grad(), live:

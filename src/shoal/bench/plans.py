@@ -53,6 +53,7 @@ def _terms(text: str) -> list[str]:
     terms, depth = [""], 0
     for letter in text:
         depth += (letter == "(") - (letter == ")")
+        # A stray bracket must not hide the commas behind it; the plan's own parser refuses it.
         if letter == "," and depth <= 0:
             terms.append("")
         else:

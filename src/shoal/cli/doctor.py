@@ -58,6 +58,7 @@ def versions() -> "list[DoctorFinding]":
     found = [DoctorFinding("python", platform.python_version())]
     for name in ("shoal", "torch", "pyzmq", "numba"):
         try:
+            # Asked of what is installed: importing torch would take seconds.
             found.append(DoctorFinding(name, version(name)))
         except PackageNotFoundError:
             found.append(DoctorFinding(name, "not installed", False, f"pip install {name}"))

@@ -37,6 +37,7 @@ def supervise(job: "LaunchJob", options: RunOptions, *, json: bool, quiet: bool)
     record = RunRecord.open(job.dir)
     # Only of a run that ended well: after a failure replicas may differ by the step under way.
     workers = read_workers(record) if code == 0 else []
+    # Compared by fingerprints that each worker records at its end.
     different = find_different(workers)
     warnings = (find_different_remote(workers, record.remote_ends()), find_early(workers))
     # Replicas that differ are a failure although every script ended well.

@@ -157,6 +157,7 @@ def start_run(environment: Mapping[str, str], words: Sequence[str], folder: Path
         command, cwd=folder, env=os.environ | environment, stdout=subprocess.PIPE, text=True, check=False
     )
     try:
+        # With --json the summary is the last line of output.
         summary = msgspec.json.decode(done.stdout.strip().rpartition("\n")[2])
         return str(summary["run"]) if done.returncode == 0 else ""
     except (msgspec.DecodeError, KeyError, TypeError):

@@ -172,6 +172,7 @@ def _chunks(manifest: Manifest, folder: Path) -> dict[str, bytes]:
 
     if manifest.tensors:
         try:
+            # Packed as Shoal packs, so that the chunks have the digests that the manifest names.
             pack(load_file(folder / WEIGHTS), put)
         except (OSError, SafetensorError) as error:
             raise RegistryError(f"{WEIGHTS} in MLflow cannot be read: {error}") from None

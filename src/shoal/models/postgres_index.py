@@ -130,6 +130,7 @@ class PostgresIndex(VersionIndex):
     def _connected(self, create: bool = False) -> Iterator[PostgresConnection]:  # type: ignore[override]
         psycopg = import_driver()
         try:
+            # autocommit: transactions begin where the code says so.
             with psycopg.connect(self.place.database, autocommit=True, connect_timeout=CONNECT_SECONDS) as connection:
                 connection.execute(f"set search_path to {self.place.schema}".encode())
                 yield PostgresConnection(connection)

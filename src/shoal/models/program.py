@@ -82,6 +82,7 @@ def unpack_samples(data: bytes) -> Samples:
 
 def trace_onnx(module: nn.Module, inputs: Sequence[Tensor]) -> bytes:
     """The module as an ONNX file, for any number of samples; for as many as given if it computes with their number."""
+    # The exporter needs it, and its own error would not say how to get it.
     need("onnxscript")
     device = next((each.device for each in module.parameters()), torch.device("cpu"))
     # torch.export takes a dimension of 1 for a constant

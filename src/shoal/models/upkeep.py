@@ -82,6 +82,7 @@ def _beyond(versions: list[ModelVersion], keep: int | None) -> list[ModelVersion
     seen: dict[str, int] = {}
     old = []
     for version in versions:
+        # `list` gives the newest first.
         seen[version.name] = seen.get(version.name, 0) + 1
         if seen[version.name] > keep and not version.aliases:
             old.append(version)

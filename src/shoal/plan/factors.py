@@ -50,6 +50,7 @@ class FactorsTerm(CodecTerm, frozen=True, tag="factors"):
 
 def sum_bytes(shape: Sequence[int], workers: int) -> float:
     """Bytes that each of `workers` workers sends for the sum of a matrix."""
+    # What a ring sends.
     return VALUE * 2 * (workers - 1) / workers * shape[0] * shape[1]
 
 

@@ -79,6 +79,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return _parse_terms(text) if sections is None else _parse_parts(sections)
 
     def __post_init__(self) -> None:
+        # Also for a plan that is decoded from JSON or put together in Python.
         _check("exchange", self.exchange)
         _check("pace", self.pace)
         for codec in self.wire:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 GROUPS = {"shoal.codecs": "codec", "shoal.synchronizers": "synchronizer"}
 """Group of entry points -> what its members are."""
+# \Z, because $ would let a newline at the end pass.
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,39}\Z", re.ASCII)
 # What a plan's text can say; anything else could not be written into a record.
 TYPES = (int, float, str)

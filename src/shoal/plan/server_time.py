@@ -33,6 +33,7 @@ def busiest_link(size: float, workers: int, shards: int, hosts: int) -> float:
     """
     slice_size = size / shards
     servers = Counter((workers + number) % hosts for number in range(shards))
+    # A worker on the server's own host does not use its link.
     into = [slice_size * count * (workers - (host < workers)) for host, count in servers.items()]
     out = [size - slice_size * servers[host] for host in range(workers)]
     # All links work at the same time, so the busiest one ends last.

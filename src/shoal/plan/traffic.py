@@ -139,6 +139,7 @@ def shape_traffic(plan: Plan, workers: int, shapes: Mapping[str, Sequence[int]])
     parameters = sum(math.prod(shape) for shape in shapes.values())
     if plan.factors is not None and workers > 1:
         return _factored(plan.factors, workers, shapes)
+    # `traffic` asks for 1 or more; a part without parameters is set to 0 below.
     found = traffic(plan, workers, max(1, parameters)) if not plan.wire or not parameters else None
     if found is not None:
         return found if parameters else msgspec.structs.replace(found, parameters=0, sent=0, plain=0)

@@ -122,6 +122,7 @@ class EngineRun:
 
         def all_live() -> bool:
             pids = self.training(size)
+            # The newest of each, because a worker that was replaced has said so too.
             return len(pids) >= size and all(Path(f"/proc/{pid}").exists() for pid in list(pids.values())[-size:])
 
         self.wait_for(all_live, f"{size} workers train")

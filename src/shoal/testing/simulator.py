@@ -110,6 +110,7 @@ class SimulatedWorld:
             if self.services and self.faults and self.random.random() < 0.5:
                 self.later(self.random.uniform(5.0, seconds), self.launcher.end_one)
         if self.switches:
+            # Asked for when the faults end, so that `check` knows by which plan all must train.
             self.later(seconds, lambda: self._ask("last"))
         self.later(seconds, self._heal)
         self._until(seconds + QUIET / 2)

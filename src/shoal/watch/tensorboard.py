@@ -46,6 +46,7 @@ class TensorBoardMirror:
             for event in tail.read():
                 if isinstance(event, StepFinished | ValuesLogged | ResultsReported):
                     file.add(event.at, event.step, scalars(event))
+                # The tail keeps its place, and the rest follows next time.
                 if clock.now() >= deadline:
                     break
             file.flush()

@@ -28,6 +28,7 @@ class WaitTotals:
         """A line, when there is something new to say."""
         waiting = [row for row in rows if row.state in WAITING]
         missing = [row for row in rows if row.state in BUSY]
+        # The wait, if there was one, has ended well, and says what is usual in this run.
         if not waiting or not missing:
             self._usual, self._last, self._next = max(self._usual, self._last), 0.0, 0.0
             return None

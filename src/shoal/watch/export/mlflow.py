@@ -101,6 +101,7 @@ class MlflowExporter:
 
     def close(self, record: RunRecord) -> str:
         for rank, means in self._steps.items():
+            # The last steps did not fill a second.
             if (rest := means.take()) is not None:
                 self._add_scalars(rank, rest)
         summary = read_summary(record.dir)

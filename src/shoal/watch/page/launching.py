@@ -178,6 +178,7 @@ class RunLauncher:
         if form.model not in MODELS:
             raise UsageError(f"no model {form.model!r}; choose one of {', '.join(MODELS)}")
         check(load(form.plan), form.workers)
+        # An id is never a path.
         name = check_id(form.name, "name") if form.name else new_id("form")
         if (self.root / name).exists():
             raise UsageError(f"run {name!r} exists already; choose another name")

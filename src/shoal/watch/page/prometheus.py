@@ -60,6 +60,7 @@ def _phases(state: RunState, record: WorkerRecord) -> Iterator[Sample]:
 def _logged(states: Sequence[RunState]) -> Iterator[Sample]:
     for state in states:
         for name, blocks in state.scalars.items():
+            # Blocks may be empty, or hold what is no number.
             values = [value for value in blocks.means(0) if value is not None]
             if values:
                 yield ({"run": state.opened.info.run, "name": name}, values[-1])

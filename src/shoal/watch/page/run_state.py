@@ -145,6 +145,7 @@ class RunState:
         if rank not in self.workers:
             worker = WorkerFollower(rank, JournalTail(path), WorkerTally(rank))
             if self.sampled and size_of(path):
+                # Shared by all workers, so that a run of many takes no longer to read.
                 pieces = min(512, MOST_PIECES // max(1, len(self.opened.ranks)))
                 worker.tail.offset, worker.pieces = end_offset(path), sample(path, pieces)
             self.workers[rank] = worker

@@ -230,5 +230,6 @@ def checkpoints(state: RunState) -> list[dict[str, Any]]:
     """Newest last; `kept` tells which are still on the disk."""
     kept = {int(path.name.rpartition("-")[2]) for path in listed(state.dir)}
     told = [msgspec.structs.asdict(event) | {"kept": event.step in kept} for event in state.saved[-30:]]
+    # Not every event of a sampled record was read.
     missing = kept - {event.step for event in state.saved}
     return [*({"step": step, "kept": True} for step in sorted(missing)), *told]

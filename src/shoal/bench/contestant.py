@@ -45,6 +45,7 @@ class BenchContestant(msgspec.Struct, frozen=True):
 
 def contestants(plans: list[str], peers: str, workers: list[int]) -> list[BenchContestant]:
     """Plans first, in the order given, then peers; what cannot run is refused before anything starts."""
+    # By the plan's own text, so that two spellings of one plan are one contestant.
     found = [BenchContestant(str(load(text))) for text in split_plans(plans)]
     found += [BenchContestant(_peer(name.strip()), peer=True) for name in peers.split(",") if name.strip()]
     for contestant in found:

@@ -24,6 +24,7 @@ def check_available() -> None:
 
 def draw(report: BenchReport, directory: Path) -> list[Path]:
     """Write every figure there is something to show in."""
+    # A contestant whose runs have all failed has nothing to draw.
     rows = [row for row in report.rows if row.step_seconds]
     paths = []
     if rows:
@@ -61,6 +62,7 @@ def _phases(rows: list[ResultRow]) -> "Figure":
         widths = [row.parts[part] * 1000 for row in rows]
         axes.barh(names, widths, left=left, label=part.replace("_", " "))
         left = [a + b for a, b in zip(left, widths, strict=True)]
+    # Bars are drawn upwards, and the first contestant belongs to the top.
     axes.invert_yaxis()
     axes.set_xlabel("milliseconds per step")
     figure.legend(loc="outside upper center", ncols=len(PARTS), fontsize="small")
@@ -74,6 +76,7 @@ def _curves(rows: list[ResultRow], metric: str, until: str | None) -> "Figure":
             assert trial.measured is not None
             points = [(p.seconds, p.metrics[metric]) for p in trial.measured.curve if metric in p.metrics]
             name = {"label": label(row)} if place == 0 else {}
+            # One colour for all runs of a contestant, and one entry in the legend.
             axes.plot(
                 *zip(*points, strict=True), color=f"C{number % 10}", alpha=0.7, marker=".", **name
             ) if points else None
@@ -96,6 +99,7 @@ def _scaling(report: BenchReport) -> "Figure":
     axes.set_xlabel("workers")
     axes.set_ylabel("efficiency, with 95 % interval")
     axes.set_xticks(sorted({scale.workers for scaling in report.scaling for scale in scaling.scales}))
+    # From 0, so that heights compare as efficiencies do.
     axes.set_ylim(bottom=0)
     axes.legend(fontsize="small")
     return figure

@@ -14,6 +14,7 @@ WARM_UP = 3
 def inference_seconds(model: nn.Module, inputs: Sequence[Tensor], repeats: int = 20) -> float:
     """Median time of `model(*inputs)`; with as many threads as torch has now."""
     times = [_timed(model, inputs) for _ in range(WARM_UP + repeats)]
+    # The median, because a pass that another process interrupted would shift a mean.
     return median(times[WARM_UP:])
 
 

@@ -61,6 +61,7 @@ def measure(record: RunRecord) -> RunMeasurement:
         steps=max(map(count, steps), default=0),
         bytes_sent=sum(step.sent for own in steps for step in own),
         cores=sum(event.threads for own in events for event in own if isinstance(event, WorkerStarted)),
+        # Worker 0 reports the results of a run.
         curve=curve(events[0]) if events else [],
         answered=next((event for own in events for event in own if isinstance(event, InferenceTimed)), None),
     )

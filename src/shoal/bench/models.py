@@ -59,6 +59,7 @@ def measure(
     model.eval()
     # Synthetic samples do here: the figures below depend on their shape alone.
     *inputs, _ = next(iter(DataLoader(entry.data("test", LARGE, None), batch_size=LARGE)))
+    # Copies, because views share the storage of the whole batch.
     single = [tensor[:1].clone() for tensor in inputs]
     return ModelFigures(
         model=name,

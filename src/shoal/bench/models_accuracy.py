@@ -15,6 +15,7 @@ BATCH = 32
 def train(entry: ModelEntry, model: nn.Module, data: Dataset[Any], epochs: int) -> None:
     """With the entry's own optimizers and step."""
     optimizers = entry.optimizers(model)
+    # A generator of its own, so that the order does not depend on what the model draws.
     order = torch.Generator().manual_seed(0)
     for _ in range(epochs):
         for batch in DataLoader(data, batch_size=BATCH, shuffle=True, generator=order):

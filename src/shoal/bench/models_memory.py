@@ -39,17 +39,20 @@ class LiveBytes(TorchDispatchMode):
         if id(storage) in self._alive:
             return
         self._alive.add(id(storage))
+        # Not at exit, when the counts are not read any more.
         weakref.finalize(storage, self._free, id(storage), storage.nbytes()).atexit = False
         self.now += storage.nbytes()
         self.peak = max(self.peak, self.now)
 
     def _free(self, key: int, size: int) -> None:
+        # With the storage, because its id may be given to another one.
         self._alive.discard(key)
         self.now -= size
 
 
 def inference_bytes(model: nn.Module, inputs: Sequence[Tensor]) -> int:
     """Parameters, buffers, the inputs, and the peak of what `model(*inputs)` makes."""
+    # Each once: tied parameters are one tensor.
     held = {id(t): t for t in (*model.parameters(), *model.buffers(), *inputs)}.values()
     live = LiveBytes(held)
     with torch.no_grad(), live:

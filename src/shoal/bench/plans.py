@@ -30,6 +30,7 @@ def _belongs(term: str, plan: list[str]) -> bool:
     if any(_whole(each) for each in (*plan, term)):
         return False
     axis = _axis(term)
+    # A plan may have several terms of the wire, and one of every other axis.
     return axis is None or axis == "wire" or axis not in map(_axis, plan)
 
 
@@ -52,6 +53,7 @@ def _terms(text: str) -> list[str]:
     terms, depth = [""], 0
     for letter in text:
         depth += (letter == "(") - (letter == ")")
+        # A stray bracket must not hide the commas behind it; the plan's own parser refuses it.
         if letter == "," and depth <= 0:
             terms.append("")
         else:

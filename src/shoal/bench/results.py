@@ -97,6 +97,7 @@ def by_repeat(trials: list[BenchTrial], figure: Callable[[BenchTrial], float | N
 
 
 def values_of(trials: list[BenchTrial], figure: Callable[[BenchTrial], float | None]) -> list[float]:
+    # Without runs that have no such figure; they are counted apart.
     return list(by_repeat(trials, figure).values())
 
 

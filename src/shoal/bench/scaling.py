@@ -51,6 +51,7 @@ def scaling(rows: list[ResultRow]) -> ScalingCurve | None:
 
 
 def _scale(row: ResultRow, smallest: ResultRow, before: ResultRow | None) -> ScalePoint | None:
+    # Batches are per worker, so the samples grow with the workers.
     ideal = row.workers / smallest.workers
     efficiency = interval([ratio / ideal for ratio in _ratios(row, smallest)])
     gain = interval(_ratios(row, before)) if before else None

@@ -54,6 +54,7 @@ def _draw(path: Path, rows: Sequence[ModelFigures], across: Axis, up: Axis) -> P
     for name, x, y in points(rows, across, up):
         axes.scatter([x], [y], s=24, color="tab:blue")
         axes.annotate(name, (x, y), xytext=(4, 4), textcoords="offset points", fontsize=8)
+    # Operations, parameters and times span decades, accuracies do not.
     axes.set(xlabel=across[0], ylabel=up[0], xscale="log", yscale="log" if up is TIME else "linear")
     axes.margins(x=0.12)  # room for the name of the rightmost
     axes.grid(alpha=0.3)

@@ -108,6 +108,7 @@ class BenchSession:
 
 def run_name(number: int, name: str, workers: int, repeat: int) -> str:
     """An id that says what ran: `1-allreduce-every-1-w2-r0`."""
+    # Cut, because an id has at most 64 characters.
     word = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].rstrip("-")
     return f"{number}-{word}-w{workers}-r{repeat}"
 

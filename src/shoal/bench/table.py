@@ -36,6 +36,7 @@ class BenchScreen:
     def __init__(self, total: int, until: str | None, priced: bool, quiet: bool) -> None:
         self.total, self.until, self.priced, self.done = total, until, priced, 0
         self.console = Console(stderr=True, highlight=False, quiet=quiet)
+        # Transient: the table of the end takes its place.
         self._live = Live(console=self.console, transient=True) if self.console.is_terminal and not quiet else None
 
     def __enter__(self) -> Self:

@@ -53,6 +53,7 @@ def run_trial(
     spent = _children_seconds() - before
     trial = BenchTrial(repeat=repeat, seed=order.seed, run=order.name, exit=done.returncode, cpu_seconds=spent)
     if done.returncode:
+        # The end, because that is where the error stands.
         return msgspec.structs.replace(trial, error=done.stderr.strip()[-LONGEST_ERROR:])
     return complete(trial, measure(RunRecord.open(run_dir(order.runs, order.name))), goal, price)
 
@@ -67,6 +68,7 @@ def complete(trial: BenchTrial, measured: RunMeasurement, goal: TrainingGoal | N
 
 def environment(goal: TrainingGoal | None) -> dict[str, str]:
     """This process's own, with this very Shoal first, the goal that ends the training, the model timed in the end."""
+    # Without registering: a trial's model must not become a version in the user's registry.
     env = os.environ | {UNTIL_VARIABLE: str(goal) if goal else "", LATENCY_VARIABLE: "1", "SHOAL_REGISTER": "0"}
     here = str(Path(next(iter(shoal.__path__))).parent)
     return env | {"PYTHONPATH": os.pathsep.join(filter(None, (here, env.get("PYTHONPATH"))))}

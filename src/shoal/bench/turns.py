@@ -13,5 +13,6 @@ def turns(contestants: Sequence[T], repeats: int) -> Iterator[tuple[int, T]]:
     [(0, 'a'), (0, 'b'), (1, 'b'), (1, 'a')]
     """
     for repeat in range(repeats):
+        # Reversed every other time, so that a drift within a repeat does not always hit the same contestants.
         for contestant in contestants[:: -1 if repeat % 2 else 1]:
             yield repeat, contestant

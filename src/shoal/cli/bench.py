@@ -64,6 +64,7 @@ def prepare(script: str, arguments: list[str], options: BenchOptions) -> "BenchS
     if setting.until and setting.repeats < FEW_SEEDS:
         told = f"{setting.repeats} repeats say little of time to {setting.until}; use {FEW_SEEDS} or more"
         typer.echo(f"shoal: note: {told}", err=True)
+    # Last, so that a refused command leaves nothing behind.
     open_folder(setting.out)
     return setting
 

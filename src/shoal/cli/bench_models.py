@@ -34,6 +34,7 @@ def models(
     from shoal.watch.console import open_console
 
     with usage_errors():
+        # First: without matplotlib the plots would fail after all models were measured.
         check_scatters()
         chosen = choose(load_table(table), names)
         if data is not None and not any(real_data(entry, data) for entry in chosen.values()):

@@ -15,6 +15,7 @@ from shoal.core.errors import UsageError
 PATIENCE_PAGE, PATIENCE_EXPORT = 5.0, 120.0
 """Seconds a page may take to end, and an exporter to write the rest."""
 PAGE_PACKAGES = ("starlette", "uvicorn", "plotly")
+# From linux/prctl.h; Python has no name for it.
 _PR_SET_PDEATHSIG = 1
 
 
@@ -24,6 +25,7 @@ class RunCompanions:
     def __init__(self, page: bool, exports: Sequence[str]) -> None:
         self._page, self._exports = page, exports
         self._started: list[tuple[str, subprocess.Popen[bytes]]] = []
+        # Here and not in `start`, because the run's record is open by then.
         check_companions(page, exports)
 
     def start(self, directory: Path) -> None:
@@ -37,6 +39,7 @@ class RunCompanions:
 
         def end_with_parent() -> None:  # so that a killed launcher leaves no process behind
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
+            # The parent died before prctl was called, so no signal will come.
             if os.getppid() != parent:
                 os._exit(0)
 
@@ -52,6 +55,7 @@ class RunCompanions:
     def close(self) -> None:
         for what, process in self._started:
             page = what == "the page"
+            # An exporter ends by itself once it has read the summary; the page never does.
             if page:
                 process.send_signal(signal.SIGTERM)
             try:

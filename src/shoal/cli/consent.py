@@ -28,6 +28,7 @@ def agree(address: str, key: "ClientCredentials", workers: int, yes: bool) -> "R
     shown = ask_apart(address, key, question(workers, look=True))
     check_packages(dict(shown.codecs))
     confirm(shown, address, key, yes)
+    # Ids only now: asked for earlier, they would be taken while the user still reads.
     brief = ask_apart(address, key, question(workers))
     if msgspec.structs.replace(brief, members=(), founding=False) != shown:
         raise UsageError(f"{address} is another run by now than the one that was shown; look at it again")
@@ -57,6 +58,7 @@ def described(brief: "RunBrief", address: str, key: "ClientCredentials") -> str:
 
     digest = hashlib.sha256(brief.script).hexdigest()
     words = shlex.join(brief.arguments)
+    # Arguments of another's machine must not write elsewhere on this terminal.
     words = words if words.isprintable() else ascii(words)
     words = f"{words[:LONGEST_ARGUMENTS]}…" if len(words) > LONGEST_ARGUMENTS else words
     return (

@@ -36,6 +36,7 @@ def data(
         take_role(seat, seed)
         typer.echo(f"shoal: data server at {seat.address}, for those with an invitation of {key}", err=True)
         run_script(Path(script), list(arguments or ()))
+        # Serving begins where training would and does not return: a script that gets here never came to it.
         raise UsageError(f"{script} ended before it trained; join a DataLoader and iterate it")
 
 

@@ -58,6 +58,7 @@ def versions() -> "list[DoctorFinding]":
     found = [DoctorFinding("python", platform.python_version())]
     for name in ("shoal", "torch", "pyzmq", "numba"):
         try:
+            # Asked of what is installed: importing torch would take seconds.
             found.append(DoctorFinding(name, version(name)))
         except PackageNotFoundError:
             found.append(DoctorFinding(name, "not installed", False, f"pip install {name}"))
@@ -82,6 +83,7 @@ def network() -> "list[DoctorFinding]":
     try:
         with socket.create_server((host, 0)) as server:
             began = time.perf_counter()
+            # To its own server, so that a firewall or a wrong address shows before a run needs it.
             socket.create_connection(server.getsockname()[:2], timeout=5.0).close()
             took = (time.perf_counter() - began) * 1e3
     except OSError as error:
@@ -101,6 +103,7 @@ def folder(root: "Path") -> "DoctorFinding":
 
     from shoal.launch.engines.findings import DoctorFinding
 
+    # The nearest folder that exists: a run makes those below it.
     place = next(parent for parent in (root, *root.parents) if parent.is_dir())
     try:
         with tempfile.TemporaryFile(dir=place):
@@ -124,6 +127,7 @@ def file_system(place: "Path") -> str:
     for line in Path("/proc/mounts").read_text().splitlines():
         _, where, kind, *_ = line.split()
         inside = str(place.resolve()).startswith(where.rstrip("/") + "/") or str(place.resolve()) == where
+        # The longest mount point that holds the folder; of two on one place the later hides the earlier.
         if inside and len(where) >= len(best[0]):
             best = (where, kind)
     return best[1]
@@ -135,6 +139,7 @@ def limits() -> "list[DoctorFinding]":
 
     from shoal.launch.engines.findings import DoctorFinding
 
+    # The hard limit, up to which a process may raise its own.
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     memory = os.statvfs("/dev/shm")
     free = memory.f_bavail * memory.f_frsize / 1e6

@@ -73,6 +73,7 @@ def find_engine(words: EngineWords, options: "RunOptions") -> "LaunchEngine | No
         raise UsageError(f"--on {words.on} --lab: the hosts of a lab are not the engine's; drop one of the two")
     if options.wanted.key is not None or options.wanted.allow:
         raise UsageError(f"--on {words.on} makes the keys of its machines itself; drop --key and --allow")
+    # Named before it is submitted, so that a job that is queued again finds its run.
     run = options.resume or options.name or new_id()
     engine = make_engine(
         name,
@@ -149,6 +150,7 @@ def goes_on(engine: "LaunchEngine", options: "RunOptions") -> "RunOptions":
     directory = engine.options.runs / engine.options.name
     if options.resume is None and engine.begins_again and (directory / "run.json").exists():
         typer.echo(f"shoal: {engine.name} starts {engine.options.name} again; it goes on from its checkpoint", err=True)
+        # Name and seed are those of the record, and a resumed run refuses others.
         return replace(options, resume=engine.options.name, name=None, seed=None)
     return replace(options, name=options.name or (engine.options.name if options.resume is None else None))
 
@@ -175,6 +177,7 @@ def take_part(engine: "LaunchEngine", options: "RunOptions") -> int:
     from shoal.core.clock import Deadline
     from shoal.transport.keys import KeyFile
 
+    # The head makes the keys of each run, so every machine has to be brought one.
     where, secret = engine.receive(Deadline.after(MEET))
     known = KeyFile.parse(secret.encode(), f"the key that {engine.name} has brought")
     return join_run(where, known, engine.options.workers, engine.options.runs, engine.own_name)

@@ -45,6 +45,7 @@ def _import(source: Path, target: Path) -> str:
         raise UsageError(f"cannot write in {str(target.parent)!r}: {error.strerror}; name another folder") from None
     try:
         number = _convert(str(source), unfinished)
+        # The mask can only be read by setting it.
         mask = os.umask(0)
         os.umask(mask)
         Path(unfinished).chmod(0o666 & ~mask)  # as any file the user makes

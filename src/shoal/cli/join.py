@@ -52,6 +52,7 @@ def join(
         if key == "-":
             from shoal.launch.engines.lease import read_secret
 
+            # The key comes by standard input where an engine starts this: arguments can be read by all users.
             text, lease = read_secret(0)
             known = credential(KeyFile.parse(text, "the text on standard input"), server, "standard input")
         else:
@@ -72,6 +73,7 @@ def join_run(where: str, found: "KeyFile", workers: int, runs: Path, name: str, 
     known = credential(found, None, "the engine's key")
     address = f"tcp://{host}:{port}"
     brief = agree(address, known, workers, yes=True)
+    # A folder for each machine, because an engine's machines may share the folder of runs.
     record = str(runs / brief.run / "machines" / name)
     return visit(prepare(brief, address, known, towards(host, port), restarts, record), quiet=False)
 
@@ -125,6 +127,7 @@ def prepare(
     script = directory / "script" / brief.name
     # A folder of its own, because the script's folder is where Python looks for modules.
     script.parent.mkdir()
+    # Written with the record, so that it can be read later what was executed here.
     script.write_bytes(brief.script)
     if brief.until:
         os.environ[UNTIL_VARIABLE] = brief.until

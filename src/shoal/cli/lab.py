@@ -47,12 +47,14 @@ def shell(
 
     with _failures(), _deaf(), NetworkLab(load(spec)) as lab:
         if not command:
+            # A user in the shell needs their addresses to reach them.
             others = ", ".join(each.address for each in lab.hosts if each.rank != host) or "none"
             typer.echo(f"shoal: host {host}, other hosts: {others}; leave with 'exit'", err=True)
         try:
             code = lab.popen(host, command or [os.environ.get("SHELL", "/bin/sh")]).wait()
         except OSError as error:
             raise ShoalError(f"cannot run {(command or ['$SHELL'])[0]!r}: {error.strerror}") from None
+    # As shells do it: 128 and the number of the signal.
     raise typer.Exit(code if code >= 0 else 128 - code)
 
 

@@ -56,11 +56,13 @@ def check_listen(
     file = Path(wanted.key)
     keys = CurveKeyPair.read(file)
     allow_list = AllowList(allowed(wanted.allow), allow_file(file.absolute()))
+    # The run's own pair is no invitation: its holder could pose as the run.
     if keys.public in allow_list:
         raise UsageError(
             f"--allow {keys.public.decode()} is the run's own key, which admits no machine; make an "
             f"invitation with shoal keys invite {wanted.key} --out FILE"
         )
+    # A run can only listen at an address of this machine.
     check_own(host, port, "--listen")
     return ListenAddress(host, port, keys, wanted.key, allow_list, wanted.most)
 

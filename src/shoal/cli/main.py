@@ -60,6 +60,7 @@ def options(
     """The options that every command shares."""
 
 
+# What follows the script is the script's own, even if it looks like an option of ours.
 app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
 app.command("join")(join.join)
 app.command("data", context_settings={"allow_interspersed_args": False})(data.data)
@@ -72,6 +73,7 @@ app.command("probe")(probe.probe)
 app.command("ps")(ps.ps)
 app.command("stop")(stop.stop)
 app.command("switch")(switch.switch)
+# -2 is a number of workers here, not an option.
 app.command("scale", context_settings={"ignore_unknown_options": True})(scale.scale)
 app.command("show")(show.show)
 app.command("watch")(watch.watch)
@@ -91,6 +93,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     if words[:2] == ["bench", "models"]:  # beside `bench SCRIPT`, which takes options of its own
         words = ["bench-models", *words[2:]]
     try:
+        # Not standalone: wrong commands come as exceptions and are told on one line.
         code = app(words, prog_name="shoal", standalone_mode=False, obj=main)  # a pool runs commands, too
     except WRONG_COMMAND as error:
         _refuse(error)

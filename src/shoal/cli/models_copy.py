@@ -76,6 +76,7 @@ def receive_pipe(
     with registry_errors():
         source = RemoteSource(PipePair(sys.stdin.buffer, sys.stdout.buffer))
         for line in receive(open_registry(models), source, refs, aliases=aliases):
+            # Standard output is the connection.
             typer.echo(line, err=True)
 
 
@@ -94,6 +95,7 @@ def pull_over_ssh(registry: "Registry", url: str, refs: list[str], *, aliases: b
 def push_over_ssh(registry: "Registry", url: str, refs: list[str], *, aliases: bool) -> None:
     from shoal.models.remote import answer_requests, connected
 
+    # Found here first, so that a wrong name is told before a connection is made.
     chosen = [registry.get(ref).ref for ref in refs]
     with connected(url, "receive", *chosen, *(["--aliases"] if aliases else [])) as pipes:
         answer_requests(registry, pipes)

@@ -32,6 +32,7 @@ def derive(
 
     with registry_errors():
         registry = open_registry(models)
+        # Checked before hours of training, not after.
         if keep is not None and keep < 1:
             raise UsageError(f"--keep {keep}: at least the best one stays; give 1 or more")
         columns, rows = query(registry, clauses)

@@ -84,5 +84,6 @@ def import_checkpoint(registry: "Registry", folder: Path, name: str, note: str =
     from shoal.train.checkpoint.weights import read_weights
 
     manifest, tensors = read_weights(folder)
+    # A checkpoint lies two folders below its run.
     lineage = read_lineage(folder.absolute().parents[1], step=manifest.step, epoch=manifest.epoch)
     return registry.add(name, tensors, lineage=lineage, note=note or f"checkpoint {folder.name}")

@@ -31,6 +31,7 @@ def registry_errors() -> Iterator[None]:
     with usage_errors():
         try:
             yield
+        # Not the user's mistake, so the exit code is 1 and not 2.
         except (RegistryError, LayoutError) as error:
             typer.echo(f"shoal: {error}", err=True)
             raise typer.Exit(EXIT_FAILED) from None

@@ -50,6 +50,7 @@ def verify(
             for damage in damages:
                 typer.echo(f"{damage.ref}: {damage.problem}", err=True)
             typer.echo(f"{len(versions)} versions read, {len({damage.ref for damage in damages})} damaged")
+        # Only after all was read and told: what is removed cannot be looked at any more.
         if repair and damages:
             typer.echo(f"{set_aside(registry)} damaged blobs are removed", err=True)
         if damages:

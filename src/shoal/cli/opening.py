@@ -90,6 +90,7 @@ def open_joined(brief: "RunBrief", slots: tuple[int, ...], runs: str | None) -> 
     from shoal.core.lock import hold
 
     root = record.runs_root(runs).absolute()
+    # A machine may join one run several times, and each part has a record of its own.
     names = itertools.chain([brief.run], (f"{brief.run[:58]}-{n}" for n in itertools.count(2)))
     name = next(name for name in names if not (root / name).exists())
     info = record.describe_run(

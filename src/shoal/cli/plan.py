@@ -93,6 +93,7 @@ def print_groups(
     from shoal.plan.load import load
 
     sizes = groups_of(load(plan), workers)
+    # The text ends with its own newline, because it is a file's content.
     typer.echo(msgspec.json.encode(sizes) if json else write_groups(sizes), nl=json)
 
 
@@ -133,5 +134,6 @@ def _table(title: str, rows: list[dict[str, str]], columns: tuple[str, ...]) -> 
     for column in columns:
         table.add_column(column, no_wrap=column in ("name", "axis"))
     for row in rows:
+        # Text, so that brackets of a usage are not read as markup.
         table.add_row(*(Text(row[column]) for column in columns))
     Console().print(table)

@@ -61,6 +61,7 @@ def start(
             server.open()
             import_all()
             machines, deadline = len(engine.machines()), Deadline.after(READY)
+            # Not for ever: a pool with fewer machines than asked for can be used too.
             while server.ready < machines and not server.stopping and not deadline.expired:
                 server.serve()
             said = f"{server.ready} of {machines} machines are warm"
@@ -126,6 +127,7 @@ def import_all() -> None:
     for name in OPTIONAL.split():
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    # First, so that no garbage is frozen with the rest.
     gc.collect()
     gc.freeze()  # or each forked process would look through all of it, and copy the memory it lies in
 
@@ -134,6 +136,7 @@ def run_words(main: Callable[[list[str]], NoReturn], words: list[str]) -> int:
     """A command in this forked process; returns its exit code. `main` is what runs this command, too."""
     from shoal.core.signals import as_python_has_them
 
+    # The pool's handlers were inherited with the fork and are not this command's.
     as_python_has_them()
     try:
         main(words)

@@ -51,10 +51,12 @@ def prepare(options: RunOptions) -> "LaunchJob":
     attempts: list[RunInfo] = []
     found: Path | None = None
     if options.resume is not None:
+        # First, because the record completes the options that are checked below.
         options, attempts, found = from_record(options)
     checked = check_run(options)
     run_id = attempts[0].run if attempts else name_run(options)
     directory = found or record.run_dir(record.runs_root(options.runs), run_id).absolute()
+    # Where nothing crosses a socket, fewer kernels have to be compiled.
     links = checked.lab is not None or checked.place is not None
     warm(checked.plan, checked.workers + checked.spare, links)  # slow, so only once the command is right
     # The canonical text, so that a lab file may change or vanish afterwards.

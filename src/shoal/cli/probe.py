@@ -42,6 +42,7 @@ def of_lab(spec: str) -> "ClusterMeasurement":
     from shoal.lab.lab import NetworkLab
 
     wanted = check_lab(spec, None)
+    # Pairs of hosts are measured, so the time grows with the square of their number.
     seconds = 30.0 + 5.0 * wanted.size**2
     with tempfile.TemporaryDirectory() as folder, NetworkLab(wanted) as lab, ExitStack() as hosts:
         store = str(Path(folder, "store"))
@@ -49,6 +50,7 @@ def of_lab(spec: str) -> "ClusterMeasurement":
             hosts.enter_context(inside(lab, host.rank, measure_on_host, store, host.rank, wanted.size, host.address))
             for host in lab.hosts
         ]
+        # Worker 0 has gathered what all have measured.
         return msgspec.convert(children[0].hear(seconds), ClusterMeasurement)
 
 

@@ -61,11 +61,13 @@ class JobRelay(JobWatcher):
             self.mirror.close()
 
     def _update(self, seconds: float) -> None:
+        # TensorBoard is not installed, or was given up.
         if self.mirror is None:
             return
         try:
             self.mirror.update(seconds)
         except Exception as error:  # noqa: BLE001  (a viewer's trouble must not end the training)
+            # Given up for good, because what failed once would fail, and be told, at every update.
             self.mirror = None
             typer.echo(f"shoal: no more TensorBoard files for this run: {error}; training goes on", err=True)
 

@@ -34,6 +34,7 @@ def replica(
             ReplicaWorker(f"tcp://{host}:{port}", credentials, ReplicaIdentity(name, slots), check).run()
         except UsageError:
             raise
+        # The server is gone: the engine may start this again, unlike after a refusal.
         except ShoalError as error:
             typer.echo(f"shoal: {error}", err=True)
             raise typer.Exit(LOST) from None

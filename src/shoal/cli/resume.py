@@ -75,6 +75,7 @@ def survived(lab: "LabSpec", directory: Path) -> "LabSpec":
 
     done = {(event.text, event.planned) for event in RunRecord.open(directory).happenings()}
     events = [
+        # Not left out: whether an event with a chance happens is drawn by its number in the list.
         msgspec.structs.replace(event, chance=0.0)
         if isinstance(event.action, KillHosts) and (str(event.action), str(event.at)) in done
         else event

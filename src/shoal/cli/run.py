@@ -33,6 +33,7 @@ def run(
 
     with usage_errors(), interruptible():
         options = combine(training, network, losses, machines, script, tuple(arguments or ()))
+        # Made first, because it refuses packages that are missing.
         beside = RunCompanions(output.watch, output.export or ())
         if network.trusted:
             os.environ["SHOAL_TRUSTED"] = "1"  # also read where torchrun starts the workers
@@ -44,6 +45,7 @@ def run(
             links = any((network.lab, losses.resume, machines.listen, machines.on))
             order_runs(network.priority, links=links, trusted=network.trusted)
 
+        # A function, because on an engine only the head trains.
         def train(options: RunOptions) -> int:
             job = prepare(options)
             try:

@@ -89,6 +89,7 @@ def survival(options: RunOptions, plan: "Plan", workers: int) -> "LossPolicy | N
     restarts, least = options.survive
     if least > workers:
         raise UsageError(f"--min-workers {least} is more than --workers {workers}; give at most {workers}")
+    # Groups of gloo and NCCL cannot be used after a failed collective.
     ours = os.environ.get("SHOAL_ENGINE", "auto") != "collective" and not (options.lab and trusted())
     ours = ours and not (options.lab and plan.order.by == "needed")  # its steps stay open while the next one begins
     if options.wanted.listen is not None or options.engine is not None:

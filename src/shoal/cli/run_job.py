@@ -26,6 +26,7 @@ def supervise(job: "LaunchJob", options: RunOptions, *, json: bool, quiet: bool)
     try:
         failure, times = launch(job, quiet), 0
         while failure is not None and (next_ := again(options, job, failure, times)) is not None:
+            # Before the next attempt begins: no worker is left that could still be writing.
             sweep(job.dir)
             job, times = next_, times + 1
             failure = launch(job, quiet)
@@ -36,8 +37,10 @@ def supervise(job: "LaunchJob", options: RunOptions, *, json: bool, quiet: bool)
     record = RunRecord.open(job.dir)
     # Only of a run that ended well: after a failure replicas may differ by the step under way.
     workers = read_workers(record) if code == 0 else []
+    # Compared by fingerprints that each worker records at its end.
     different = find_different(workers)
     warnings = (find_different_remote(workers, record.remote_ends()), find_early(workers))
+    # Replicas that differ are a failure although every script ended well.
     code = EXIT_FAILED if different else code
     summary = summarise(record, code)
     keep_summary(summary, job)

@@ -56,6 +56,7 @@ def plan_change(notice: "RunNotice", text: str, chosen: list[int]) -> "ScaleRequ
         raise UsageError(f"--worker names {len(set(chosen))} to leave, and {text} is another number; drop one of them")
     if change >= 0:
         return add_workers(notice, change) if change else None
+    # The highest numbers: worker 0 writes the ledger, and another one would have to take its place.
     return remove_workers(notice, chosen or here[change:])
 
 
@@ -67,6 +68,7 @@ def wait(asked: "RunNotice", token: str) -> str:
 
     deadline = Deadline.after(PATIENCE)
     while not deadline.expired:
+        # By name with the launcher's pid: another run may take the id meanwhile.
         notice = next((each for each in live() if each.name == asked.name), None)
         if notice is None or notice.launcher.state == "gone":
             withdraw_request(asked, ScaleRequest)

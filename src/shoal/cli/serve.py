@@ -83,9 +83,11 @@ def core_settings(batches: BatchOptions, versions: VersionOptions, most: int, *,
     from shoal.serve.core_settings import CoreSettings
     from shoal.serve.router import TrafficSettings
 
+    # A checkpoint in the middle of training may be worse than the one before, so it is tried on copies first.
     rollout = versions.rollout or ("shadow" if follows and not versions.traffic else "")
     return CoreSettings(
         batch=BatchSettings(concurrency=batches.concurrency, queue=batches.queue),
+        # The cores are divided among the processes there may be, not among those there are.
         slots=max(batches.concurrency, own_cores() // most),
         goal=read_seconds(batches.goal, "--goal"),
         most_rows=batches.batch if batches.batch > 1 else CoreSettings().most_rows,
@@ -127,6 +129,7 @@ def find_engine(capacity: CapacityOptions) -> "LaunchEngine | None":
     if capacity.processes != "1":
         raise UsageError(f"--processes {capacity.processes} --on {capacity.on}: replicas compute; drop --processes")
     name, where = split_on(capacity.on)
+    # This machine counts as one of the engine's and computes nothing.
     nodes = capacity.replicas + 1 if capacity.replicas is not None else None
     return make_engine(name, EngineOptions(where, nodes, name=new_id(), runs=record.runs_root().absolute()))
 

@@ -52,6 +52,7 @@ class CoreMaker:
         return ServingCore(sources, self.settings, composites=composites, budget=self.budget, shared=shared)
 
     def _sources(self, shared: Path | None) -> list[VersionSource]:
+        # One process alone has nobody to share weights with.
         mapped = MappedPrograms(shared) if shared is not None else None
         registry = Registry(self.models.models)
         how = LoadOptions(trusted=self.models.trust_pt2, module=self.models.module, mapped=mapped)
@@ -76,6 +77,7 @@ def await_checkpoint(directory: Path) -> None:
     """A run that has just begun has none yet."""
     if not has_checkpoint(directory):
         typer.echo(f"shoal: waiting for the first checkpoint of {directory.name}", err=True)
+        # Two looks a second.
         wait_for_checkpoint(directory, lambda: time.sleep(0.5), attempts=2 * FIRST_WAIT)
 
 
@@ -88,5 +90,6 @@ def follow_source(directory: Path, what: tuple[str, ...], registry: Registry, ho
         name, ref = "", what[0] if what else ""
     ref = ref or script_name(RunRecord.open(directory).info.script)
     programs = FilledModules(how.module) if how.module is not None else RefreshedPrograms(registry, ref, how)
+    # At the start, so that a run that cannot be served is refused before anything is loaded.
     programs.check()
     return FollowSource(name or re.split("[:@]", ref)[0], directory, programs)

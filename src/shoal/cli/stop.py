@@ -69,6 +69,7 @@ def find_in_folder(name: str, live: "list[RunNotice]") -> "RunNotice":
 
 def stop_well(notice: "RunNotice") -> bool:
     """As Ctrl-C would; one that is frozen has to wake up for it."""
+    # A launcher that takes no signal has ended already.
     return not notice.launcher.send(signal.SIGTERM, signal.SIGCONT) or notice.launcher.ended(PATIENCE)
 
 
@@ -84,6 +85,7 @@ def stop_now(notice: "RunNotice") -> bool:
     if notice.coordinator is not None:
         notice.coordinator.ended(PATIENCE_KILLED)
     ended = launcher.ended(PATIENCE_KILLED)
+    # A launcher that was killed could not remove its own notice and files.
     sweep(notice)
     return ended
 

@@ -33,9 +33,11 @@ def switch(
         notice = find(run, live())
         for warning in check_request(notice, wanted):
             typer.echo(f"shoal: note: {warning}", err=True)
+        # A request that is still open would change the plan after all.
         if str(wanted) == notice.plan and not notice.asked:
             typer.echo(f"shoal: {notice.run} trains by '{wanted}' already", err=True)
             return
+        # Before asking: workers would all stand still while one of them compiles.
         compile_kernels(notice, wanted)
         before = count_switches(notice.dir, wanted)
         problem = wait(notice, write_request(notice, SwitchRequest(plan=str(wanted))))
@@ -91,6 +93,7 @@ def wait(asked: "RunNotice", token: str) -> str:
             return f"{asked.run} ended before it came to a step at which it could switch; its plan was as before"
         if notice.switched == token:
             return ""
+        # The launcher keeps one request, and another one has replaced it.
         if taken and notice.asked != token:
             return f"another plan was asked of {asked.run} meanwhile; this one was not tried"
         taken = taken or notice.asked == token

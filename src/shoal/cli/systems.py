@@ -61,6 +61,7 @@ def systems(
 
 def read_systems(path: Path | None = None) -> tuple[SystemRow, ...]:
     """The systems of `path`, or of the file that belongs to this installation."""
+    # The last resort names a place in the error that says what is missing.
     path = path or next((place for place in PLACES if place.is_file()), PLACES[0])
     try:
         return msgspec.toml.decode(path.read_bytes(), type=_SystemsFile).system

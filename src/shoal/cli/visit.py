@@ -28,6 +28,7 @@ def visit(job: "LaunchJob", quiet: bool) -> int:
         pass  # everything is stopped; what it was like is said below
     finally:
         relay.close()
+    # The run has failed elsewhere; a machine that had left by then is not to blame.
     badly = launcher.ended is not None and not launcher.ended.ended
     code = EXIT_INTERRUPTED if launcher.hurried else EXIT_FAILED if failure or (badly and not launcher.left) else 0
     summary = summarise(RunRecord.open(job.dir), code)

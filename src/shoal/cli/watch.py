@@ -39,6 +39,7 @@ def watch(
         if export is not None:
             from shoal.watch.export.follow import export_runs
 
+            # Without names the newest run.
             export_runs(export, only or [resolve(root)], lambda line: typer.echo(f"shoal: {line}", err=True))
             return
         serve_page(page_options(root, only, host, port, token_file))

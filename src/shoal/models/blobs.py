@@ -158,6 +158,7 @@ class BlobFolder:
             with contextlib.suppress(OSError):
                 self._disk.remove(part)
             raise
+        # The delta's name must be durable before the whole file goes.
         self._disk.sync_folder(target.parent)
         self._disk.remove(self.path(digest))
 
@@ -218,6 +219,7 @@ class BlobWriter:
             return digest
         self._disk.make_folder(self._blobs.root)
         self._disk.make_folder(path.parent)
+        # In the blob's own folder, because a rename is atomic within one file system only.
         part = path.with_name(f"{digest}.{secrets.token_hex(8)}{PART}")
         self._pending[digest] = (self._disk.create(part), part)
         for piece in pieces:
@@ -230,6 +232,7 @@ class BlobWriter:
     def _flush(self) -> None:
         """Give everything written so far its name, once its content is durable."""
         while self._pending:
+            # One at a time and still pending until synced, so that `discard` finds what an error leaves.
             digest, (file, part) = next(iter(self._pending.items()))
             self._disk.sync(file)
             self._disk.close(file)

@@ -52,6 +52,7 @@ def diff(registry: Registry, first: ModelVersion, second: ModelVersion) -> Versi
 
 
 def _tensors(registry: Registry, first: ModelVersion, second: ModelVersion) -> tuple[list[TensorChange], int]:
+    # Equal digests are equal weights, so gigabytes need not be read.
     if first.weights == second.weights:
         return [], len(registry.manifest(first).tensors)
     old, new = registry.tensors(first), registry.tensors(second)
@@ -66,6 +67,7 @@ def _tensors(registry: Registry, first: ModelVersion, second: ModelVersion) -> t
         elif before.equal(tensor):
             same += 1
         else:
+            # In float64, because differences of integers and half floats could overflow or vanish.
             apart = tensor.double() - before.double()
             norm = float(before.double().norm())
             relative = float(apart.norm()) / norm if norm else float("inf")

@@ -33,6 +33,7 @@ def encode(content: bytes, base: bytes, digest: str, width: int) -> bytes:
         raise ValueError(f"a chunk of {len(content)} bytes has no difference to one of {len(base)}")
     with np.errstate(over="ignore"):  # differences wrap around, and back again
         apart = _numbers(content, width) - _numbers(base, width)
+        # Zigzag: small negative differences become small numbers instead of ones with all high bits set.
         folded = (apart << 1) ^ (apart >> (8 * width - 1))
     planes = np.ascontiguousarray(folded.view(np.uint8).reshape(-1, width).T)
     body = b"".join(_pack(plane.tobytes()) for plane in planes)
@@ -87,18 +88,21 @@ def _numbers(data: bytes, width: int) -> "np.ndarray[tuple[int], np.dtype[np.sig
 def _pack(plane: bytes) -> bytes:
     """Huffman codes alone are fast and enough for noise; zeros in long runs are worth looking for."""
     packed = min((_deflate(plane, zlib.Z_HUFFMAN_ONLY), plane), key=len)
+    # Only where Huffman alone halves it: the thorough search is slow and finds nothing in noise.
     if len(packed) < len(plane) // 2:
         packed = min((_deflate(plane, zlib.Z_DEFAULT_STRATEGY), packed), key=len)
     return _PLANE.pack(int(packed is not plane), len(packed)) + packed
 
 
 def _deflate(plane: bytes, strategy: int) -> bytes:
+    # Raw deflate: zlib's own header and checksum are not needed beside a SHA-256.
     packer = zlib.compressobj(6, zlib.DEFLATED, -15, 9, strategy)
     return packer.compress(plane) + packer.flush()
 
 
 def _unpack(kind: int, data: bytes, count: int) -> bytes:
     try:
+        # At most `count` bytes: a damaged stream must not unpack to gigabytes.
         plane = data if kind == 0 else zlib.decompressobj(-15).decompress(data, count)
     except zlib.error as error:
         raise RegistryError(f"a delta cannot be read: {error}") from None

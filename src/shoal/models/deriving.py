@@ -132,6 +132,7 @@ def derive(registry: Registry, planned: Sequence[DerivedRun], by: str, start: St
         version = next((one for one in registry.list() if run and one.run == run), None)
         value = version.metrics.get(metric) if version else None
         found.append(DerivedModel(each.source, each.changes, run, version.ref if version else "", value))
+    # False sorts before True, so models without a value come last whatever the sign.
     return sorted(found, key=lambda model: (model.value is None, -sign * (model.value or 0.0)))
 
 
@@ -156,6 +157,7 @@ def start_run(environment: Mapping[str, str], words: Sequence[str], folder: Path
         command, cwd=folder, env=os.environ | environment, stdout=subprocess.PIPE, text=True, check=False
     )
     try:
+        # With --json the summary is the last line of output.
         summary = msgspec.json.decode(done.stdout.strip().rpartition("\n")[2])
         return str(summary["run"]) if done.returncode == 0 else ""
     except (msgspec.DecodeError, KeyError, TypeError):

@@ -114,6 +114,7 @@ def compare(outputs: Sequence[Tensor], wanted: Sequence[Tensor]) -> tuple[float,
         return float("inf"), 0.0
     error = 0.0
     for given, want in zip(outputs, wanted, strict=True):
+        # At least 1, because small outputs would make rounding look like a large relative error.
         scale = max(1.0, float(want.abs().double().max())) if want.numel() else 1.0
         error = max(error, float((given.double() - want.double()).abs().max()) / scale if want.numel() else 0.0)
     first, expected = outputs[0], wanted[0]

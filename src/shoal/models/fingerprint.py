@@ -31,8 +31,10 @@ def fingerprint_data(data: Any) -> str:
     kind = hashlib.sha256(type(data).__qualname__.encode()).hexdigest()
     if not isinstance(data, Sized) or not hasattr(data, "__getitem__") or not len(data):
         return f"kind:{kind}"
+    # Samples may draw random numbers, and the training must not see that they were drawn.
     before = seeds.capture()
     try:
+        # Twice, because augmentation gives other values each time and such a digest would identify nothing.
         first, again = _samples(data), _samples(data)
     except Exception:  # noqa: BLE001  (the user's data set; a fingerprint must not end a run)
         first, again = "", "unreadable"

@@ -44,6 +44,7 @@ def _import_pt2(registry: Registry, path: Path, name: str, note: str) -> ModelVe
     """Keep the program as ONNX, with its weights and example; refused if ONNX Runtime computes something else."""
     weights, program, samples = read_pt2(path)
     check_program(program)
+    # Only the ONNX form is kept, so it must compute what the original does.
     error, _ = compare(run_onnx(program, samples[0]), samples[1])
     if error > TOLERANCES["pt2"]:
         raise UsageError(f"{path.name} as ONNX is off by {error:.2g}, more than {TOLERANCES['pt2']}; nothing was added")

@@ -72,6 +72,7 @@ class VersionIndex:
                     connection.execute(statement)
                 connection.execute(f"pragma application_id = {APPLICATION}")
                 connection.execute(f"pragma user_version = {SCHEMA}")
+        # The file's name is durable only once its folder is synced.
         DISK.sync_folder(self.path.parent)
 
     @contextmanager
@@ -79,10 +80,12 @@ class VersionIndex:
         mode = "rwc" if create else "rw"
         try:
             uri = f"{self.path.absolute().as_uri()}?mode={mode}"
+            # isolation_level=None: transactions begin where the code says so, not where sqlite3 guesses.
             with closing(sqlite3.connect(uri, uri=True, timeout=BUSY, isolation_level=None)) as connection:
                 # In WAL mode SQLite's default may lose the last commits with the power; a version that was seen must
                 # stay.
                 connection.execute("pragma synchronous = full")
+                # Off by default and set per connection; it keeps a version with an alias from being removed.
                 connection.execute("pragma foreign_keys = on")
                 yield connection
         except sqlite3.Error as error:
@@ -223,6 +226,7 @@ def _way_out(error: sqlite3.Error) -> str:
 
 def _row(name: str, number: int, digest: str, manifest: Manifest) -> dict[str, Any]:
     lineage = msgspec.to_builtins(manifest.lineage)
+    # In the manifest alone: the table has no column for it.
     lineage.pop("versions")
     row = {
         "name": name,

@@ -89,4 +89,5 @@ def _members(directory: Path) -> list[dict[str, str | int]]:
 def script_name(script: str) -> str:
     """The name of the model a script trains, if it gives none: `Train MNIST.py` is `train-mnist`."""
     stem = re.sub(r"[^a-z0-9._-]+", "-", Path(script).stem.lower()).strip("-._")
+    # Names of models are ids, of at most 64 characters.
     return stem[:64] or "model"

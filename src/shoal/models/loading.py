@@ -27,6 +27,7 @@ def load(ref: str, module: Module, registry: Registry | str | os.PathLike[str] |
     """
     where = registry if isinstance(registry, Registry) else Registry(registry)
     version = where.get(ref)
+    # Before its tensors are read, so that no collection can remove them in between.
     hold = where.hold(version)
     fill(module, where.tensors(version), version.ref)
     _loaded.append((version, hold))

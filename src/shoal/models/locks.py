@@ -22,6 +22,7 @@ SECONDS = 60.0
 
 def _open(path: Path) -> int:
     try:
+        # O_NOFOLLOW: in a folder that others may write to, a link could name any file of this user.
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     except OSError as error:
         raise RegistryError(f"cannot lock {path}: {error.strerror}; may you write in this registry?") from None
@@ -42,6 +43,7 @@ def _wait(file: int, kind: int, root: Path, seconds: float) -> None:
     deadline = Deadline.after(seconds)
     while True:
         try:
+            # Polled, because a blocking flock has no timeout.
             return fcntl.flock(file, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             if deadline.expired:
@@ -57,6 +59,7 @@ class VersionHold:
         with contextlib.suppress(OSError):  # opening the file in it says what is wrong
             folder.mkdir(exist_ok=True)
         self._file: int | None = _open(folder / digest)
+        # Never blocked: `is_held` locks it only under the exclusive lock, and `hold` has the shared one.
         fcntl.flock(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
     def close(self) -> None:

@@ -90,6 +90,7 @@ def _create_run(client: Any, uri: str, version: ModelVersion) -> Any:
         experiment = client.create_experiment(EXPERIMENT, artifact_location=location)
     run = client.create_run(experiment, run_name=version.ref, tags={"shoal.digest": version.digest})
     for name in ("run", "plan", "step", "epoch", "samples", "seed", "workers", "script", "code", "data", "parent"):
+        # Cut, because MLflow limits the length of a parameter.
         client.log_param(run.info.run_id, name, str(getattr(version, name))[:500])
     for name, value in version.metrics.items():
         if value is not None and isfinite(value):
@@ -126,6 +127,7 @@ def _find(client: Any, ref: ModelRef, uri: str) -> Any:
 
 
 def _add_files(registry: Registry, name: str, folder: Path, note: str) -> ModelVersion:
+    # No links: what was downloaded must not name files of this machine.
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()]
     large = next((path for path in files if path.stat().st_size > LARGEST), None)
     if large is not None:
@@ -170,6 +172,7 @@ def _chunks(manifest: Manifest, folder: Path) -> dict[str, bytes]:
 
     if manifest.tensors:
         try:
+            # Packed as Shoal packs, so that the chunks have the digests that the manifest names.
             pack(load_file(folder / WEIGHTS), put)
         except (OSError, SafetensorError) as error:
             raise RegistryError(f"{WEIGHTS} in MLflow cannot be read: {error}") from None

@@ -42,6 +42,7 @@ def pack(registry: Registry, name: str | None = None) -> PackingResult:
         return PackingResult(0, 0, 0)
     if isinstance(registry.blobs, RemoteBlobs):
         raise UsageError(f"blobs in {registry.blobs.url} cannot be packed; only a registry with its own folder can")
+    # Exclusive, because a blob must not become a base or go while a writer counts on it.
     with locked(registry.root, exclusive=True):
         versions = registry.list()
         for digest in registry.blobs.digests():
@@ -58,12 +59,14 @@ def _pack(registry: Registry, versions: list[ModelVersion], chosen: list[ModelVe
     heights = _heights(registry)
     chunks, before, after = 0, 0, 0
     for old, base, width in _candidates(registry, chosen):
+        # What will be loaded stays whole, because undoing deltas makes loading slower.
         if old in whole or not _may_stand_on(registry, old, base, heights.get(old, 0)):
             continue
         content = registry.blobs.read(old)
         delta = deltas.encode(content, registry.blobs.read(base), base, width)
         if len(delta) <= WORTH_IT * len(content):
             registry.blobs.replace_by_delta(old, delta)
+            # What stood on `old` now stands on all that `old` stands on.
             for height, each in enumerate(registry.blobs.chain(old), heights.get(old, 0) + 1):
                 heights[each] = max(heights.get(each, 0), height)
             chunks, before, after = chunks + 1, before + len(content), after + len(delta)
@@ -104,6 +107,7 @@ def _pairs(older: Manifest, newer: Manifest) -> Iterator[tuple[str, str, int]]:
     seen: set[str] = set()
     for entry in older.tensors:
         other = entries.get(entry.name)
+        # Only then do chunks hold the same numbers at the same places.
         if other is None or (entry.dtype, entry.shape, entry.key) != (other.dtype, other.shape, other.key):
             continue
         for old, base in zip(entry.chunks, other.chunks, strict=False):

@@ -77,6 +77,7 @@ class PostgresConnection:
         self.raw = connection
 
     def execute(self, statement: str, values: Sequence[Any] = ()) -> "psycopg.Cursor[Any]":
+        # Bytes, because psycopg's types want literal strings, and these are put together from columns.
         return self.raw.execute(statement.replace("?", "%s").encode(), values or None)
 
     def executemany(self, statement: str, rows: Sequence[Sequence[Any]]) -> None:
@@ -102,6 +103,7 @@ class PostgresIndex(VersionIndex):
             connection.execute("select pg_advisory_xact_lock(?)", (WRITER_LOCK,))
             if self._owner(connection) is not None:
                 return
+            # The name was checked against a pattern in `parse_place`: identifiers cannot be parameters.
             connection.execute(f"create schema if not exists {self.place.schema}")
             connection.execute(postgres_tables())
             connection.execute("create table owner (id text not null, schema bigint not null)")
@@ -110,6 +112,7 @@ class PostgresIndex(VersionIndex):
     def _owner(self, connection: PostgresConnection) -> str | None:
         """The registry these tables belong to, which is this one; None if there are no tables."""
         table = f"{self.place.schema}.owner"
+        # Null, not an error, for a table that is not there.
         if connection.execute("select to_regclass(?)", (table,)).fetchone() == (None,):
             return None
         row = connection.execute("select id, schema from owner").fetchone()
@@ -127,6 +130,7 @@ class PostgresIndex(VersionIndex):
     def _connected(self, create: bool = False) -> Iterator[PostgresConnection]:  # type: ignore[override]
         psycopg = import_driver()
         try:
+            # autocommit: transactions begin where the code says so.
             with psycopg.connect(self.place.database, autocommit=True, connect_timeout=CONNECT_SECONDS) as connection:
                 connection.execute(f"set search_path to {self.place.schema}".encode())
                 yield PostgresConnection(connection)
@@ -153,6 +157,7 @@ class PostgresIndex(VersionIndex):
         nothing. Functions are those the database's role may call."""
         psycopg = import_driver()
         with self._connected() as connection:
+            # Before the connection becomes read-only, because a view is made by a write.
             connection.execute(view)
             connection.execute(f"set statement_timeout to {int(1000 * seconds)}")
             connection.execute("set default_transaction_read_only to on")

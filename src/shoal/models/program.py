@@ -53,6 +53,7 @@ def take_samples(module: nn.Module, example: Any) -> Samples:
         raise UsageError(
             "example must be a tensor, or a tuple of them, with at least one sample in its first dimension"
         )
+    # A prefix: samples are for checking and travel with every copy of the version.
     inputs = [each[:MOST].detach() for each in given]
     with evaluating(module):
         outputs = [leaf for leaf in pytree.tree_leaves(module(*inputs)) if isinstance(leaf, Tensor)]
@@ -81,6 +82,7 @@ def unpack_samples(data: bytes) -> Samples:
 
 def trace_onnx(module: nn.Module, inputs: Sequence[Tensor]) -> bytes:
     """The module as an ONNX file, for any number of samples; for as many as given if it computes with their number."""
+    # The exporter needs it, and its own error would not say how to get it.
     need("onnxscript")
     device = next((each.device for each in module.parameters()), torch.device("cpu"))
     # torch.export takes a dimension of 1 for a constant

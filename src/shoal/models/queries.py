@@ -22,6 +22,7 @@ LONGEST = 16 << 20
 COLUMNS = 1000
 """Metrics that become columns at most; others are in the JSON column `metrics`."""
 _ALLOWED = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
+# Functions that load code, read or write files, or take addresses.
 _REFUSED = {"load_extension", "readfile", "writefile", "fts3_tokenizer"}
 
 Answer = tuple[list[str], list[tuple[Any, ...]]]
@@ -48,6 +49,7 @@ def _select_from_file(registry: Registry, sql: str, seconds: float) -> tuple[lis
     with _opened(registry, seconds) as connection:
         try:
             cursor = connection.execute(sql)
+            # One more than allowed shows that there are more.
             rows = cursor.fetchmany(ROWS + 1)
         except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
             raise UsageError(_reason(error, seconds)) from None
@@ -68,10 +70,13 @@ def query(registry: Registry, clauses: str, seconds: float = SECONDS) -> Answer:
 def _opened(registry: Registry, seconds: float) -> Iterator[sqlite3.Connection]:
     uri = f"{(registry.root / 'index.sqlite').as_uri()}?mode=ro"
     with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
+        # The view first: the authorizer below refuses to create one.
         connection.execute(_view(connection))
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
+        # Read-only is this file alone: an attached one could be written.
         connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
         deadline = Deadline.after(seconds)
+        # Called every 1000 instructions of SQLite's machine; anything but 0 stops the query.
         connection.set_progress_handler(lambda: int(deadline.expired), 1000)
         connection.set_authorizer(_authorize)
         yield connection
@@ -112,6 +117,7 @@ def _metric_columns(names: list[str], columns: list[str]) -> list[str]:
     """Metrics that become columns: those whose names need no quotes and are no column's."""
     taken = {*columns, "ref", "aliases"}
     metrics = [name for name in names if name.isidentifier() and name.isascii() and name.lower() not in taken]
+    # SQLite allows about 2000 columns in a view.
     return metrics[:COLUMNS]
 
 

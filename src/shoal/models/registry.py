@@ -104,6 +104,7 @@ class Registry:
         sizes: dict[str, int] = {}
 
         try:
+            # Shared by writers: it only keeps a collection from removing blobs that have no row yet.
             with locked(self.root, exclusive=False):
                 with self.blobs.writing() as writer:
 
@@ -114,6 +115,7 @@ class Registry:
 
                     manifest = build(put, sizes)
                     encoded = manifest.encode()
+                    # Readers refuse a larger one, so it must not be stored.
                     if len(encoded) > LARGEST_MANIFEST:
                         raise UsageError(f"{name!r} has too many tensors: its manifest would have {len(encoded)} bytes")
                     digest = writer.put([encoded])
@@ -183,6 +185,7 @@ class Registry:
         ancestors: Versions = []
         seen = {version.digest}
         parent = version.parent
+        # A damaged index may hold a circle of parents.
         while parent and parent not in seen and (found := self._index.by_digest(parent)) is not None:
             ancestors.append(found)
             seen.add(parent)
@@ -210,6 +213,7 @@ class Registry:
         if version.aliases:
             alias = f"{version.name}@{version.aliases[0]}"
             raise UsageError(f"{version.ref} is {alias}; first 'shoal models tag --delete {alias}'")
+        # A hold is taken under the shared lock, so none can appear between the look and the removal.
         with locked(self.root, exclusive=True):
             if is_held(self.root, version.digest):
                 raise UsageError(f"{version.ref} is in use by a run or server; stop that first")

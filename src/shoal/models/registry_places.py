@@ -27,6 +27,7 @@ INDEX_SETTINGS = "index.json"
 def models_root(url: str | os.PathLike[str] | None = None) -> Path:
     """The folder of the registry: what was given (a path or file:// URL), else $SHOAL_MODELS, else ./models."""
     text = os.fspath(url or os.environ.get(MODELS_VARIABLE) or "models")
+    # A path may hold anything, also what looks like a part of a URL.
     if "://" not in text:
         return Path(text)
     parts = urlsplit(text)

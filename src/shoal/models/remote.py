@@ -82,6 +82,7 @@ class PipePair:
         ready, _, _ = select.select([self._in], [], [], deadline.left)
         if not ready:
             raise RegistryError(f"the other side said nothing for {self._seconds:.0f} s")
+        # From the descriptor: a buffered file would hold bytes that select() does not know of.
         data = os.read(self._in, PIECE)
         self._buffer += data
         return bool(data)
@@ -105,6 +106,7 @@ def answer_requests(registry: Registry, pipes: PipePair) -> None:
                 found = registry.get(rest)
                 answer = _RemoteAnswer(version=RemoteVersion(found.name, found.digest, found.ref, found.aliases))
             elif word == "blob":
+                # No blob is larger than a manifest may be.
                 data = registry.blobs.read(rest, LARGEST_MANIFEST)
                 answer = _RemoteAnswer(size=len(data))
             else:
@@ -130,6 +132,7 @@ class RemoteSource:
         size = self._ask(f"blob {digest}").size
         if not 0 <= size <= LARGEST_MANIFEST:
             raise RegistryError(f"the other side offers a blob of {size} bytes; {LARGEST_MANIFEST} is the most")
+        # The size was checked above, because the other side is not believed.
         return self._pipes.block(size)
 
     def _ask(self, request: str) -> _RemoteAnswer:
@@ -172,6 +175,7 @@ def connected(url: str, *words: str) -> Iterator[PipePair]:
     except subprocess.TimeoutExpired:
         raise RegistryError(f"{url} did not end within {SECONDS:.0f} s") from None
     finally:
+        # Without effect if it has ended; after an error it must not stay.
         process.kill()
         process.wait(10)
         with contextlib.suppress(BrokenPipeError):
@@ -186,10 +190,12 @@ def open_ssh(url: str, *words: str) -> "subprocess.Popen[bytes]":
     parts = urlsplit(url)
     host = parts.hostname or ""
     target = f"{parts.username}@{host}" if parts.username else host
+    # ssh would take a name that begins with a dash for an option.
     if not host or target.startswith("-") or not unquote(parts.path).strip("/"):
         raise UsageError(f"{url!r} is not ssh://[USER@]HOST[:PORT]/PATH of a registry")
     port = ["-p", str(parts.port)] if parts.port else []
     remote = shlex.join(["shoal", "models", *words, "--models", unquote(parts.path)])
+    # BatchMode fails at once where ssh would ask for a password.
     command = ["ssh", "-o", "BatchMode=yes", *port, "--", target, remote]
     try:
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)

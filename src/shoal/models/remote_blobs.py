@@ -110,6 +110,7 @@ class RemoteWriter(BlobWriter):
     def put(self, pieces: Sequence[Buffer]) -> str:
         content = b"".join(pieces)
         digest = hashlib.sha256(content).hexdigest()
+        # By size: an upload that was torn is made again.
         if self._remote.size(digest) != len(content):
             self._remote.upload(digest, content)
         return digest
@@ -127,6 +128,7 @@ def open_url(url: str) -> tuple[Any, str]:
     try:
         from fsspec.core import url_to_fs
 
+        # Without the cache, because other processes write there too.
         files, prefix = url_to_fs(url, use_listings_cache=False)
     except ImportError as error:
         raise UsageError(f"{scheme}:// needs a library: {error}; pip install 'shoal[s3]' for s3") from None
@@ -156,6 +158,7 @@ def claim(url: str) -> BlobOwner:
             raise UsageError(f"{url} holds the blobs of another registry; give a place of its own")
         files.makedirs(prefix, exist_ok=True)
         files.pipe_file(f"{prefix}/{OWNER}", msgspec.json.encode(owner))
+        # Read again: stores have no lock, and of two that claim at the same moment the last write stands.
         if msgspec.json.decode(files.cat_file(f"{prefix}/{OWNER}"), type=BlobOwner).id != owner.id:
             raise UsageError(f"{url} was taken by another registry at this moment; give a place of its own")
     return owner

@@ -31,6 +31,7 @@ def copy(source: Registry, target: Registry, version: ModelVersion, aliases: lis
 
     # Or a collection there could remove its blobs meanwhile.
     with source.hold(version):
+        # By digest, which is the same in every registry; numbers belong to one.
         added = target.adopt(version.name, version.digest, read)
     for alias in aliases or ():
         target.tag(added.ref, alias)

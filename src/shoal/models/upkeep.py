@@ -82,6 +82,7 @@ def _beyond(versions: list[ModelVersion], keep: int | None) -> list[ModelVersion
     seen: dict[str, int] = {}
     old = []
     for version in versions:
+        # `list` gives the newest first.
         seen[version.name] = seen.get(version.name, 0) + 1
         if seen[version.name] > keep and not version.aliases:
             old.append(version)
@@ -89,6 +90,7 @@ def _beyond(versions: list[ModelVersion], keep: int | None) -> list[ModelVersion
 
 
 def _remove(registry: Registry, old: list[ModelVersion], *, dry: bool) -> CollectionResult:
+    # A blob that no version uses may be the base of one that is stored as a delta.
     used = registry.blobs.with_bases(registry.used([each for each in registry.list() if each not in old]))
     unused = [digest for digest in registry.blobs.digests() if digest not in used]
     freed = sum(registry.blobs.stored(digest) for digest in unused)
@@ -98,6 +100,7 @@ def _remove(registry: Registry, old: list[ModelVersion], *, dry: bool) -> Collec
         # rows first: a crash in between leaves blobs without a version, never a version without its blobs
         for digest in unused:
             registry.blobs.remove(digest)
+        # Under the exclusive lock there are no writers, so every part file is of one that was killed.
         for part in list(registry.blobs.leftovers()):
             part.unlink(missing_ok=True)
     return CollectionResult([version.ref for version in old], len(unused), freed)

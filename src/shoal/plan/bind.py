@@ -41,6 +41,7 @@ def _named(call: TermCall, kind: type[NamedTerm], known: list[str]) -> dict[str,
         raise UsageError(f"{call.name} takes no arguments; write {call.name}")
     if len(call.plain) > len(known):
         raise UsageError(f"{call.name}: {len(call.plain)} arguments are too many; write {kind.usage()}")
+    # Not strict: arguments may be left out at the end.
     values = dict(zip(known, call.plain, strict=False))
     for name, value in call.named:
         if name not in known:
@@ -55,8 +56,10 @@ def _named(call: TermCall, kind: type[NamedTerm], known: list[str]) -> dict[str,
 def _convert(kind: type[NamedTerm], field: TermField, value: Value) -> object:
     """Return `value` as the field's type; a float never passes for a whole number, not even 1.0."""
     try:
+        # msgspec would convert 1.0 to 1, and the plan's text would not be what was written.
         if int in _options(field.type) and float not in _options(field.type) and isinstance(value, float):
             raise msgspec.ValidationError
+        # A plan's text has no truth values, only words.
         if field.type is bool and value in BOOLEANS:
             return BOOLEANS[value]
         return msgspec.convert(value, field.type)

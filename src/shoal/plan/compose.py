@@ -25,6 +25,7 @@ def compose(wire: Sequence[NamedTerm], workers: int = 1) -> GradientCodec | None
         return None
     around = [term for term in wire if isinstance(term, WrapperTerm)]
     coding = [term for term in wire if not isinstance(term, WrapperTerm | PrecisionTerm)]
+    # A codec that is written takes the place of the one that a term of precision brings along.
     made = [(term, term.make_codec()) for term in coding if isinstance(term, CodecSettings)] or _from_precision(wire)
     if not made and not around:
         return None
@@ -47,6 +48,7 @@ def _from_precision(wire: Sequence[NamedTerm]) -> list[tuple[NamedTerm, Gradient
 
 def _wrap(codec: NamedTerm, around: Sequence[WrapperTerm], workers: int) -> CodecWrapping:
     """Return what goes around the codec: what its own term brings along, then the plan's terms in order."""
+    # First the codec's own, so that the plan's terms may change it.
     wrapping = codec.make_wrapping(workers) if isinstance(codec, CodecSettings) else CodecWrapping()
     for number, term in enumerate(around):
         if not term.repeatable and type(term) in [type(other) for other in around[:number]]:

@@ -47,6 +47,7 @@ class DatagramsTerm(PlanTerm, frozen=True, tag="datagrams"):
         return bits / 8
 
     def __str__(self) -> str:
+        # Defaults are left out, so that one plan has one text.
         said = [f"rate={self.rate}"] if self.rate != "100mbit" else []
         said += [f"steps={self.steps}"] if self.steps != 100 else []
         return f"{self.name}({', '.join(said)})" if said else self.name

@@ -80,10 +80,12 @@ def explain(
     if cluster is not None:
         workers = _measured_workers(plan, workers, len(cluster.workers))
     check_parts(plan)
+    # By value, not by text: a plan has its name however it is written.
     names = [name for name, preset in PRESETS.items() if _means(preset, plan)]
     sent = _traffic(plan, workers, parameters, shapes)
     if cluster is not None and sent is not None:
         sent = over(cluster, sent, plan, computing)
+    # Two where no number was given, the fewest between whom anything travels.
     table = part_table(plan, workers or 2, shapes) if shapes is not None else []
     layers = _layers(plan, workers or 2, shapes) if shapes is not None else []
     axes = _explain_axes(plan)
@@ -129,6 +131,7 @@ def _explain_axes(plan: Plan) -> list[AxisExplanation]:
 
 
 def _holders(plan: Plan, term: NamedTerm) -> tuple[str, ...]:
+    # These hold for the whole model, also where parts have plans of their own.
     every = term.axis in ("split", "balance")
     return () if every else tuple(part.pattern for part in plan.parts if term in part.plan.terms)
 
@@ -139,6 +142,7 @@ def about(kind: type[NamedTerm]) -> TermDocs:
     label = "does"
     for line in inspect.cleandoc(kind.__doc__ or "").splitlines():
         head, colon, rest = line.partition(":")
+        # Only these three: a colon in a sentence begins no label.
         if colon and head in ("Costs", "Cites", "Avoid"):
             label, line = head.lower(), rest
         found[label] = f"{found.get(label, '')} {line.strip()}".strip()

@@ -40,6 +40,7 @@ class FactorsTerm(CodecTerm, frozen=True, tag="factors"):
 
     def is_worth_it(self, shape: Sequence[int]) -> bool:
         """Whether a linear layer's weights of this shape travel as factors: the same for any members."""
+        # By the term's `workers`, not the present number: members that change must not change how a layer travels.
         return len(shape) == 2 and self.factor_bytes(shape, self.workers) < sum_bytes(shape, self.workers)
 
     def factor_bytes(self, shape: Sequence[int], workers: int) -> int:
@@ -49,6 +50,7 @@ class FactorsTerm(CodecTerm, frozen=True, tag="factors"):
 
 def sum_bytes(shape: Sequence[int], workers: int) -> float:
     """Bytes that each of `workers` workers sends for the sum of a matrix."""
+    # What a ring sends.
     return VALUE * 2 * (workers - 1) / workers * shape[0] * shape[1]
 
 

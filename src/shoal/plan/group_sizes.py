@@ -58,6 +58,7 @@ def write_groups(sizes: GroupSizes) -> str:
 def plan_of(sizes: GroupSizes) -> Plan:
     """Return the plan that groups of these sizes stand for."""
     asynchronous = sizes.worker_groups > 1
+    # A group that steps by itself is a single worker here (see the top).
     if asynchronous and sizes.workers_per_group > 1:
         raise UsageError(
             f"groups: {sizes.worker_groups} groups of {sizes.workers_per_group} workers; groups that do not wait for "
@@ -76,6 +77,7 @@ def plan_of(sizes: GroupSizes) -> Plan:
 
 def groups_of(plan: Plan, workers: int) -> GroupSizes:
     """Return the sizes of groups that stand for `plan` with so many workers; UsageError if there are none."""
+    # Plans without servers still have a size of that group: 1, the default.
     servers = plan.exchange.servers if isinstance(plan.exchange, ServerTerm) else 1
     together = GroupSizes(workers_per_group=workers, servers_per_group=servers)
     apart = GroupSizes(worker_groups=workers, servers_per_group=servers)
@@ -84,6 +86,7 @@ def groups_of(plan: Plan, workers: int) -> GroupSizes:
         msgspec.structs.replace(together, separate=False),
         msgspec.structs.replace(apart, separate=False, server_groups=workers),
     ]
+    # Found by trying: `plan_of` alone says what sizes mean.
     for sizes in shapes:
         if plan_of(sizes) == plan:
             return sizes

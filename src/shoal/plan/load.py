@@ -56,6 +56,7 @@ def parse_toml(text: str) -> Plan:
     plan = _assemble(table, (*AXES, PARTS, GROUPS), "")
     if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
         raise UsageError(f"{PARTS} must be tables; write [[parts]] above the pattern of each")
+    # Replaced at the end, so that `Plan` checks the parts against the terms of the whole model.
     return msgspec.structs.replace(plan, parts=tuple(_part(part) for part in parts))
 
 

@@ -94,6 +94,7 @@ class LocalTerm(PlanTerm, frozen=True, tag="local"):
                 f"write local({FIRST * self.fragments}, {self.outer}) with overlap or fragments"
             )
         if self.steps != "auto" and self.steps % self.fragments:
+            # The nearest number that can be cut, for the message.
             nearest = max(self.fragments, round(self.steps / self.fragments) * self.fragments)
             raise UsageError(
                 f"{self}: {self.steps} steps cannot be cut into {self.fragments} equal parts; "

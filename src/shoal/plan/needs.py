@@ -19,9 +19,11 @@ that one optimizer makes late steps."""
 def find_needs(plan: Plan) -> list[str]:
     """Return what must fit among the things of each `join`."""
     served = isinstance(plan.exchange, ServerTerm) and isinstance(plan.pace, StaleTerm | AsyncTerm | DeadlineTerm)
+    # With all-reduce stale(k) makes each step with the mean of k steps before.
     delayed = isinstance(plan.pace, StaleTerm) and not served
     shared = isinstance(plan.exchange, SharedTerm)
     sent = isinstance(plan.exchange, MixTerm | DatagramsTerm)
+    # These exchange parameters, which only the step of an optimizer changes.
     steps = shared or sent or isinstance(plan.pace, LocalTerm)
     found = {STEPS: steps, SERVED: served, SHARED: shared, SENT: sent, DELAYED: delayed}
     return [name for name, needed in found.items() if needed]

@@ -95,6 +95,7 @@ def parts_leave_in_one_order(plan: Plan) -> None:
                 f"'{part.plan.order}' in part '{part.pattern}': steps stay open while the next one begins, and parts "
                 "on servers push when a step is made; remove the order"
             )
+    # Each against the first, which is enough for all to be the same.
     for part in plan.parts[1:]:
         overlapping = {first.plan.order.by, part.plan.order.by} & {"needed", "auto"}
         if overlapping and part.plan.order != first.plan.order:

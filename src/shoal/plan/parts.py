@@ -19,6 +19,7 @@ from shoal.core.suggest import nearest, shown
 MOST_PARTS = 16
 LISTED = 3
 """The most names listed in a message."""
+# Without commas, colons, semicolons and brackets, which a plan's text has for itself.
 _PATTERN = re.compile(r"[A-Za-z0-9_.*?\[\]!/-]{1,200}\Z", re.ASCII)
 
 

@@ -79,6 +79,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return _parse_terms(text) if sections is None else _parse_parts(sections)
 
     def __post_init__(self) -> None:
+        # Also for a plan that is decoded from JSON or put together in Python.
         _check("exchange", self.exchange)
         _check("pace", self.pace)
         for codec in self.wire:
@@ -96,6 +97,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         for part in self.parts:
             if part.plan.parts:
                 raise UsageError(f"part {part.pattern!r} has parts of its own; write one list of patterns")
+            # One batch and one split for the whole model, because every part sees the same samples.
             for term in (part.plan.split, part.plan.balance):
                 if term not in (ReplicateTerm(), EVEN):
                     raise UsageError(f"'{term}' in part {part.pattern!r} is of the whole model; begin with '{term};'")
@@ -173,6 +175,7 @@ def _parse_terms(text: str) -> Plan:
 
 
 def _parse_parts(sections: list[PartText]) -> Plan:
+    # Together, because `parse` bounds each section alone.
     if sum(len(section.terms) for section in sections) > MAX_CHARACTERS:
         raise UsageError(f"the plan has more than {MAX_CHARACTERS} characters, and more are not read; shorten it")
     common = _parse_terms(sections[0].terms) if not sections[0].pattern else Plan()

@@ -63,6 +63,7 @@ class DorefaTerm(PrecisionTerm, frozen=True, tag="dorefa"):
     def __post_init__(self) -> None:
         for field in ("w", "a", "g"):
             bits = getattr(self, field)
+            # type(), because isinstance would take True for 1.
             if type(bits) is not int or not (1 <= bits <= 8 or bits == FULL):
                 raise UsageError(f"dorefa({field}={bits}): {field} must be a whole number from 1 to 8, or {FULL}")
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 GROUPS = {"shoal.codecs": "codec", "shoal.synchronizers": "synchronizer"}
 """Group of entry points -> what its members are."""
+# \Z, because $ would let a newline at the end pass.
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,39}\Z", re.ASCII)
 # What a plan's text can say; anything else could not be written into a record.
 TYPES = (int, float, str)
@@ -82,6 +83,7 @@ def _register(kind: type[NamedTerm], word: str) -> None:
 
 def find_term(name: str) -> type[NamedTerm] | None:
     """Return the term of this name, built in or of another package; None if there is none."""
+    # Built-in terms first: an installed package must not change what a plan means.
     return TERMS.get(name) or find_foreign(name)
 
 
@@ -102,6 +104,7 @@ def find_foreign(name: str) -> type[NamedTerm] | None:
         owners = " and ".join(sorted(str(package_of(point)) for point in points))
         raise UsageError(f"{_word(points[0])} {name!r} is in two packages, {owners}; uninstall one of them")
     kind = _load(points[0])
+    # Kept, so that a package is loaded and checked once in a process.
     _registered[name] = kind
     return kind
 
@@ -123,6 +126,7 @@ def package_of(point: metadata.EntryPoint) -> TermPackage:
 
 def packages_of(terms: Iterable[NamedTerm]) -> dict[str, str]:
     """Return, for every term of another package, its name and `package version`."""
+    # Built-in terms come with Shoal, whose version is compared by itself.
     found = {term.name: find_package(term.name) for term in terms if term.name not in TERMS}
     return {name: str(package) for name, package in found.items() if package is not None}
 

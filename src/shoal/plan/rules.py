@@ -64,6 +64,7 @@ def codecs_compose(plan: Plan, workers: int) -> None:
     if plan.codecs:
         from shoal.plan.compose import compose  # brings torch along, which a plan without codecs does not need
 
+        # Only for its refusals; the run makes its codec again for its own number of workers.
         compose(plan.codecs)
 
 

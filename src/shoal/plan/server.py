@@ -7,6 +7,7 @@ from shoal.plan.term import Axis, PlanTerm
 from shoal.wire.settings import check_whole
 
 MOST_SHARDS = 64
+# Two, because no third process could come: it would need a way to tell all workers of its key.
 MOST_REPLICAS = 2
 MOST_LEVELS = 2
 
@@ -56,6 +57,7 @@ class ServerTerm(PlanTerm, frozen=True, tag="server"):
         written = {"shards": (self.shards, 1), "replicas": (self.replicas, 1), "levels": (self.levels, 1)}
         written["now"] = (self.now, 0)
         changed = ["auto"] if self.shards == "auto" else []
+        # auto stands first without its name, so it is not written again.
         named = {name: value for name, (value, usual) in written.items() if value not in (usual, "auto")}
         changed += [f"{name}={value}" for name, value in named.items()]
         return f"{self.name}({', '.join(changed)})" if changed else self.name

@@ -33,8 +33,10 @@ def busiest_link(size: float, workers: int, shards: int, hosts: int) -> float:
     """
     slice_size = size / shards
     servers = Counter((workers + number) % hosts for number in range(shards))
+    # A worker on the server's own host does not use its link.
     into = [slice_size * count * (workers - (host < workers)) for host, count in servers.items()]
     out = [size - slice_size * servers[host] for host in range(workers)]
+    # All links work at the same time, so the busiest one ends last.
     return max(*into, *out)
 
 
@@ -51,6 +53,7 @@ def computing_seconds(measured: Sequence[MeasuredComputing], batch: int | None) 
     known = sorted({round(each.batch) for each in measured})
     mean_batch = sum(each.batch for each in measured) / len(measured)
     mean_seconds = sum(each.seconds for each in measured) / len(measured)
+    # No line can be drawn through one point.
     if len(known) == 1:
         if batch not in (None, *known):
             raise UsageError(f"--batch {batch}: the run computed {known[0]} a step; give a second run of another batch")
@@ -59,4 +62,5 @@ def computing_seconds(measured: Sequence[MeasuredComputing], batch: int | None) 
         raise UsageError(f"the runs computed {', '.join(map(str, known))} samples a step: which is meant? --batch N")
     spread = sum((each.batch - mean_batch) ** 2 for each in measured)
     slope = sum((each.batch - mean_batch) * (each.seconds - mean_seconds) for each in measured) / spread
+    # Far below what was measured the line may go under zero.
     return max(0.0, mean_seconds + slope * (batch - mean_batch))

@@ -44,6 +44,7 @@ class SharedTerm(PlanTerm, frozen=True, tag="shared"):
         check_whole(self, "hold", self.hold, 1, MOST_STEPS)
 
     def __str__(self) -> str:
+        # Defaults are left out, so that one plan has one text.
         named = {"steps": (self.steps, 100), "clusters": (self.clusters, 1), "hold": (self.hold, 1)}
         written = ", ".join(f"{name}={value}" for name, (value, default) in named.items() if value != default)
         return f"{self.name}({written})" if written else self.name

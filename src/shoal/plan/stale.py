@@ -59,6 +59,7 @@ class StaleTerm(PlanTerm, frozen=True, tag="stale"):
         return 1
 
     def __str__(self) -> str:
+        # Defaults are left out, so that one plan has one text.
         named = {
             "eager": (self.eager, "false"),
             "rates": (self.rates, "equal"),

@@ -32,6 +32,7 @@ def check_switch(before: Plan, after: Plan, workers: int, servers_stay: str = ""
             f"a switch from '{before}' to '{after}' starts or ends servers, and this run cannot: {servers_stay}; "
             f"stop it, then shoal run --resume --plan '{after}'"
         )
+    # These terms change the model itself, which stays what it is.
     kept, wanted = _precision(before), _precision(after)
     if kept != wanted:
         terms = ", ".join(map(str, kept)) or "none"
@@ -39,6 +40,7 @@ def check_switch(before: Plan, after: Plan, workers: int, servers_stay: str = ""
             f"'{after}' changes how the model is kept ({', '.join(map(str, wanted)) or 'no term'}), and that cannot be "
             f"switched while a run goes on; terms of precision in this run: {terms}"
         )
+    # The text is a field of the view, which every member decodes with this limit.
     text = str(after)
     if len(text) > LONGEST_PLAN or not (text.isascii() and text.isprintable()):
         raise UsageError(f"a plan of {len(text)} characters; give at most {LONGEST_PLAN} of ASCII, or a named plan")

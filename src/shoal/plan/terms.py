@@ -83,6 +83,7 @@ class AllReduceTerm(PlanTerm, frozen=True, tag="allreduce"):
         if self.edges and self.by != "auto":
             raise UsageError(f"{self.name}({self.by}, edges={self.edges}): both say how sums are made; keep one")
         if self.edges:
+            # Only for its refusals.
             read_edges(self.edges)
 
     @property

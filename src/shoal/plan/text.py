@@ -34,6 +34,7 @@ _TOKEN = re.compile(
     r"|(?P<name>\d*[A-Za-z_][A-Za-z0-9_-]*)"  # before numbers: 1bit-sgd is a name
     r"|(?P<int>[+-]?\d+)"
     r"|(?P<mark>[(),=])",
+    # ASCII: \d would also match digits of other scripts.
     re.ASCII,
 )
 
@@ -78,6 +79,7 @@ def _tokens(text: str) -> list[_PlanToken]:
             kind = found.group() if found.lastgroup == "mark" else str(found.lastgroup)
             tokens.append(_PlanToken(kind, found.group(), at + 1))
         at = found.end()
+    # An end of its own, so that every error can name a place.
     return [*tokens, _PlanToken("end", "", len(text) + 1)]
 
 
@@ -91,6 +93,7 @@ class _PlanParser:
     def plan(self) -> list[TermCall]:
         calls = [self._term()]
         while not self._take("end"):
+            # Said by itself, because "expected a comma" would not help to find it.
             if self._here.kind == ")":
                 raise UsageError(f"unbalanced parenthesis: {self._here} closes nothing; remove it")
             self._expect(",", "',' between terms")

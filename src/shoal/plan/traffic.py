@@ -116,6 +116,7 @@ def traffic(plan: Plan, workers: int, parameters: int = PARAMETERS) -> StepTraff
         steps, parameters = steps // pace.fragments, -(-parameters // pace.fragments)
     plain = sum_cost("auto", parameters, workers).sent
     facts = {"workers": workers, "parameters": parameters, "plain": plain, "steps": steps}
+    # With local(…) each host has a copy, and those are exchanged.
     one_copy = isinstance(plan.exchange, SharedTerm) and not isinstance(plan.pace, LocalTerm)
     if isinstance(plan.exchange, AloneTerm) or one_copy or workers == 1:
         return StepTraffic(meets="nothing", sent=0, **facts)
@@ -138,6 +139,7 @@ def shape_traffic(plan: Plan, workers: int, shapes: Mapping[str, Sequence[int]])
     parameters = sum(math.prod(shape) for shape in shapes.values())
     if plan.factors is not None and workers > 1:
         return _factored(plan.factors, workers, shapes)
+    # `traffic` asks for 1 or more; a part without parameters is set to 0 below.
     found = traffic(plan, workers, max(1, parameters)) if not plan.wire or not parameters else None
     if found is not None:
         return found if parameters else msgspec.structs.replace(found, parameters=0, sent=0, plain=0)
@@ -145,6 +147,7 @@ def shape_traffic(plan: Plan, workers: int, shapes: Mapping[str, Sequence[int]])
 
     from shoal.wire.bucket import lay_out
 
+    # On the meta device, because only the shapes are needed and a model may be larger than the memory.
     tensors = [torch.empty(tuple(shape), device="meta") for shape in shapes.values()]
     buckets = [(1, bucket.layout) for bucket in lay_out(tensors, names=list(shapes))]
     facts = {"workers": workers, "parameters": parameters, "plain": sum_cost("auto", parameters, workers).sent}
@@ -186,6 +189,7 @@ def over(cluster: ClusterMeasurement, found: StepTraffic, plan: Plan, computing:
     """
     if not cluster.links or found.meets == "nothing":
         return found
+    # The worst of each, even if they are of different links: every worker waits for both.
     rate, rtt = min(link.rate_mbit for link in cluster.links), max(link.rtt_ms for link in cluster.links)
     network = NetworkEstimate(rate * 1e6 / 8, rtt / 1e3)
     if isinstance(plan.exchange, ServerTerm):
@@ -195,6 +199,7 @@ def over(cluster: ClusterMeasurement, found: StepTraffic, plan: Plan, computing:
     else:
         seconds = network.seconds(found.sent, found.depth)
         plain = network.seconds(found.plain, sum_cost("auto", found.parameters, found.workers).depth)
+    # In rounds one exchange serves several steps, so computing and transfer do not add up to one step.
     in_every_step = isinstance(plan.pace, EveryTerm)
     return msgspec.structs.replace(
         found,
@@ -209,6 +214,7 @@ def over(cluster: ClusterMeasurement, found: StepTraffic, plan: Plan, computing:
 def _square_buckets(parameters: int) -> "Buckets":
     from shoal.wire.layout import FlatLayout
 
+    # Squares, because a codec's bytes depend on shapes and none are known.
     whole, rest = divmod(parameters, SIDE * SIDE)
     side = math.isqrt(rest)
     left = FlatLayout.of([("square", (side, side)), ("rest", (1, rest - side * side))])

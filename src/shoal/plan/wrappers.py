@@ -56,6 +56,7 @@ class MomentumTerm(WrapperTerm, frozen=True, tag="momentum"):
         check_number(self, "clip", self.clip, 0.0, 1e30)
 
     def add_to(self, wrapping: CodecWrapping, codec: NamedTerm, workers: int) -> CodecWrapping:
+        # Each worker clips at its share of the limit, which `share_clip` explains.
         return replace(wrapping, momentum=self.factor, clip=share_clip(self.clip, workers))
 
 
@@ -145,6 +146,7 @@ class GuardTerm(WrapperTerm, frozen=True, tag="guard"):
     """
 
     name: ClassVar[str] = "guard"
+    # In some steps the exact gradient travels beside the payload.
     sends_twice: ClassVar[bool] = True
 
     budget: float = 0.9

@@ -89,21 +89,25 @@ class ServeApp:
     def _check_access(self, scope: Scope) -> None:
         headers = header_map(scope)
         host = headers.get(b"host", b"").decode("latin-1")
+        # A page whose name was made to point here (DNS rebinding) sends that name as Host.
         if host not in self._names:
             raise NotAllowed(
                 f"the name {host[:80]!r} is not this machine's; use its address, or start with --host NAME"
             )
+        # Browsers send it with requests from pages; curl and client libraries send none.
         origin = headers.get(b"origin")
         if origin is not None and origin.decode("latin-1") not in (f"http://{host}", f"https://{host}"):
             raise NotAllowed("requests from pages of other sites are refused")
         if self._token:
             kind, _, given = headers.get(b"authorization", b"").partition(b" ")
+            # In constant time, so that its duration does not tell how much of a guess is right.
             if kind.lower() != b"bearer" or not hmac.compare_digest(given.strip(), self._token):
                 raise NotAllowed("the token is missing or wrong; send 'Authorization: Bearer TOKEN' of --token-file")
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
         words = scope["path"].strip("/").split("/")
         match words:
+            # Before the models' own addresses: the protocol gives this word to the statistics of all.
             case ["v2", "models", "stats"]:
                 _need(scope, "GET")
                 await answer_json(send, {"model_stats": model_statistics(self.core, None, None)})
@@ -187,6 +191,7 @@ class ServeApp:
             case _:
                 raise NO_WAY
 
+    # The body stays counted in `held` until the answer exists, because binary inputs are views of it.
     async def _infer(self, name: str, number: int | None, scope: Scope, receive: Receive, send: Send) -> None:
         headers = header_map(scope)
         body = await self._reader.read(scope, receive)
@@ -205,6 +210,7 @@ class ServeApp:
 
     async def _predict(self, name: str | None, scope: Scope, receive: Receive, send: Send) -> None:
         query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
+        # Without a name the first model is meant, so that a server of one needs none.
         name = name or query.get("model", [next(iter(self.core.names()))])[0]
         number = version_number(query["version"][0]) if "version" in query else None
         body = await self._reader.read(scope, receive)
@@ -238,6 +244,7 @@ def _header_length(headers: dict[bytes, bytes]) -> int | None:
     text = headers.get(LENGTH_HEADER)
     if text is None:
         return None
+    # More digits than any body can have bytes.
     if not text.isdigit() or len(text) > 12:
         raise RequestError(f"Inference-Header-Content-Length {text[:20]!r} is not a number")
     return int(text)

@@ -100,6 +100,7 @@ class ModelAsker:
         counts = self._metrics_of(name, number).traffic
 
         async def ask() -> Tensors:
+            # Last in the queue, so that a copy delays no client.
             terms = self._terms(None, LAST)
             return (await self._answer(self._manager.acquire(name, number), inputs, clock.now(), terms)).outputs
 
@@ -113,6 +114,7 @@ class ModelAsker:
         self, composite: CompositeModel, inputs: Tensors, began: float, terms: RequestTerms
     ) -> ModelAnswer:
         loop_time = asyncio.get_running_loop().time
+        # A composite has no versions of its own; everything is counted under number 1.
         metrics, status = self._metrics_of(composite.name, 1), 499
 
         async def ask(part: str, given: Tensors) -> Tensors:

@@ -25,6 +25,7 @@ def exp3_chances(losses: Mapping[int, float]) -> dict[int, float]:
     least = min(losses.values())
     weights = {number: exp(-RATE * min(loss - least, LEAD)) for number, loss in losses.items()}
     total = sum(weights.values())
+    # Sorted, so that a request's id leads to the same version in every process.
     return {
         number: (1.0 - EXPLORE) * weight / total + EXPLORE / len(losses) for number, weight in sorted(weights.items())
     }

@@ -108,6 +108,7 @@ class RequestBatcher:
         self._check_room(rows, deadline - now, level)
         request = PendingRequest(inputs, rows, deadline, now, self._clock(), loop.create_future(), level)
         self._enqueue(request)
+        # A timer for each request: its client hears in time even while a long batch is computed.
         alarm = loop.call_at(deadline, self._expire, request)
         self._pump()
         try:
@@ -117,6 +118,7 @@ class RequestBatcher:
 
     def _enqueue(self, request: PendingRequest) -> None:
         """Behind all that are as urgent."""
+        # From the end, because most requests are equally urgent and belong there.
         place = len(self._queue)
         while place and self._queue[place - 1].level > request.level:
             place -= 1
@@ -143,6 +145,7 @@ class RequestBatcher:
                     f"{self.queued} samples wait already, {self._settings.queue} may; try again later", wait
                 )
             self._drop_less_urgent(rows, level)
+        # With an empty queue it is computed whatever is expected, so that a wrong expectation is found out.
         if self.queued and wait > left:
             raise ServerBusy(f"the answer would take {wait:.3f} s and the request gives {left:.3f} s", wait - left)
 
@@ -200,6 +203,7 @@ class RequestBatcher:
     def _waits_for_core(self) -> bool:
         """No longer than the batch takes: a model that is slow must not hold up a quick one for its whole batch."""
         expected = self._times.predict(min(self.sizer.rows, self.queued))
+        # Nothing is expected before a first batch was timed; then there is no bound for the wait.
         if self._slots.is_free or self._has_waited or not expected:
             return False
         if self._core_timer is None:
@@ -218,6 +222,7 @@ class RequestBatcher:
         while self._queue:
             first = self._queue[0]
             if not first.answer.done():
+                # Ends the batch instead of passing the request over: those behind it must not overtake it.
                 if first.kind != batch[0].kind or rows + first.rows > limit:
                     break
                 batch.append(first)
@@ -259,6 +264,7 @@ class RequestBatcher:
             else:
                 _refuse(batch[0], error)
         seconds = self._clock() - began
+        # A batch that failed early would make the model look fast.
         if not failed:
             self.sizer.observe(rows, seconds)
             self._times.observe(rows, seconds)

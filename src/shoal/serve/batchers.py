@@ -36,6 +36,7 @@ class VersionBatchers:
     def __init__(self, settings: CoreSettings, models: int) -> None:
         self._settings, self._cache = settings, ResultCache(settings.cache)
         self._batchers: dict[tuple[str, int], RequestBatcher] = {}
+        # Enough for all batches that may be computed at once, so that none waits for another model's thread.
         threads = max(1, models) * settings.batch.concurrency
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="predict")
         self._slots = ComputeSlots(settings.slots or threads)
@@ -73,7 +74,9 @@ class VersionBatchers:
         if (found := self._batchers.get(key)) is None:
             sizer = self._sizer(servable)
             if isinstance(servable, RemoteServable):
+                # Without slots: a replica's batch takes no core of this process.
                 far = _executor_elsewhere(servable)
+                # Asked anew for each batch, because replicas come and go.
                 width = lambda: servable.width  # noqa: E731
                 found = RequestBatcher(far, sizer, self._settings.batch, metrics, clock.now, width=width)
             else:
@@ -90,6 +93,7 @@ class VersionBatchers:
 
     def _sizer(self, servable: Servable) -> SizingPolicy:
         if not self._settings.batching or not is_batchable(servable):
+            # Rows of several requests may not be stacked, so each request is its own batch.
             return FixedSizer(1)
         return BatchSizer(self._settings.goal, self._settings.most_rows)
 
@@ -99,11 +103,13 @@ class VersionBatchers:
 
     def limits(self) -> dict[tuple[str, int], tuple[int, int]]:
         """Of each version that was asked: the present limit of a batch, and the samples that wait."""
+        # A copy of the items, because other threads forget versions meanwhile.
         return {key: (each.sizer.rows, each.queued) for key, each in list(self._batchers.items())}
 
     async def close(self) -> None:
         """Let what is being computed finish; nothing new comes."""
         await asyncio.gather(*(each.drain(DRAIN_SECONDS) for each in list(self._batchers.values())))
+        # Not waited for: `drain` has given them their time.
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 

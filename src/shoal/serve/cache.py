@@ -20,6 +20,7 @@ def input_digest(inputs: Tensors) -> bytes:
     """Equal for equal names, types, shapes and values; 0.0 and -0.0 are different, which costs a hit and no mistake."""
     digest = hashlib.blake2b(digest_size=24)
     for name, array in sorted(inputs.items()):
+        # Lengths before texts, so that different inputs never run together to the same bytes.
         digest.update(f"{len(name)}:{name}:{array.dtype}:{array.shape}:".encode())
         if array.dtype == object:
             for each in array.ravel():
@@ -53,6 +54,7 @@ class ResultCache:
         if size > self.limit:
             return
         for array in copies.values():
+            # Every later request gets these same arrays.
             array.flags.writeable = False
         self._drop(key)
         self._answers[key] = copies, size

@@ -49,11 +49,13 @@ class SharedControl:
         """Decide something about a model: `change` gets what holds now."""
         if self._folder is None:
             return self._write(name, change)
+        # A file of its own, because the content's file is replaced and a lock on it would go with the old one.
         with (self._folder / "control.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             return self._write(name, change)
 
     def _write(self, name: str, change: Change) -> ModelControl:
+        # Read again under the lock: another process may have decided meanwhile.
         known = {**self.read()}
         known[name] = change(known.get(name, NOTHING))
         self._own = known

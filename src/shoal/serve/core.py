@@ -87,6 +87,7 @@ class ServingCore:
 
     def poll(self) -> None:
         """Look at every source once and load what is new; problems are kept, not raised."""
+        # First, so that routes are decided by the counts of all processes.
         self.shared_metrics.exchange(self.metrics)
         decided = self.control.read()
         for name, model in self.models.items():
@@ -96,6 +97,7 @@ class ServingCore:
                 model.loaders = model.source.poll()
                 model.problem = ""
             except (ShoalError, OSError) as error:
+                # Not raised: what is loaded goes on while its source cannot be read.
                 model.problem = str(error)
                 continue
             model.stream.update(model.loaders)
@@ -149,6 +151,7 @@ class ServingCore:
         # Requests first: their batchers must still run.
         await self.asker.drain()
         await self._batchers.close()
+        # A load may take minutes, and its result is not needed any more.
         self._loading.shutdown(wait=False, cancel_futures=True)
 
     def _changed(self, version: ServableVersion) -> None:
@@ -173,6 +176,7 @@ class ServingCore:
     def _parts_ready(self, name: str, number: int | None) -> bool:
         parts = self.composites[name].parts if name in self.composites else (name,)
         for part in parts:
+            # Raises ModelMissing where the part cannot be asked.
             with self.manager.use(part, number):
                 pass
         return True

@@ -33,6 +33,7 @@ class SampleSums:
         """The mean's standard error, squared."""
         if self.count < 2:
             return 0.0
+        # Rounding may take the difference of two large sums below 0.
         spread = max(0.0, self.squares - self.count * self.mean**2) / (self.count - 1)
         return spread / self.count
 
@@ -101,6 +102,7 @@ def compare_versions(found: Mapping[int, VersionMetrics]) -> dict[str, Any]:
     """Each version, and the probabilities that the newest differs from the one before by chance alone."""
     told: dict[str, Any] = {"versions": {str(number): describe_version(each) for number, each in found.items()}}
     if len(found) >= 2:
+        # The two newest: the one that is tried and the one before it.
         (_, a), (_, b) = sorted(found.items())[-2:]
         requests = sum(a.statuses.values()), sum(b.statuses.values())
         told["p_values"] = {

@@ -89,6 +89,7 @@ class CheckpointLoader:
     def is_loaded(self) -> bool:
         return self._inner is not None
 
+    # Worker 0's file holds the model; a glob, because the run may have removed it by now.
     def estimate(self) -> int:
         return sum(each.stat().st_size for each in self._folder.glob("worker-0.safetensors"))
 
@@ -129,6 +130,7 @@ class FollowSource:
         found = {step: each for step, each in self._loaders.items() if each.is_loaded}
         for folder in listed(self.directory)[:MOST_LISTED]:
             step = int(folder.name.removeprefix("step-"))
+            # A checkpoint's manifest is written last, so the others are unfinished.
             if (folder / MANIFEST).is_file():
                 found[step] = self._loaders.get(step) or CheckpointLoader(folder, self._programs)
         self._loaders = found
@@ -164,6 +166,7 @@ def fill_named(module: Any, weights: "Mapping[str, Tensor]", source: str) -> Non
     """Copy a checkpoint into a module, whose parameters and buffers must have the same names and shapes."""
     import torch
 
+    # All are checked before the first is copied, so a misfit leaves no module that is half old.
     own = dict(module.named_parameters()) | dict(module.named_buffers())
     for name in (*own, *weights):
         mine, given = own.get(name), weights.get(name)

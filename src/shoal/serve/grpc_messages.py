@@ -82,6 +82,7 @@ def _describe(message: Any, fields: str) -> None:
         message.oneof_decl.add(name="parameter_choice")
     for words in filter(None, fields.split("; ")):
         *rule, kind, name, number = words.split()
+        # 3 is LABEL_REPEATED, 1 LABEL_OPTIONAL, and 11 below TYPE_MESSAGE; a map is a repeated entry on the wire.
         field = message.field.add(name=name, number=int(number), label=3 if rule in (["repeated"], ["map"]) else 1)
         if rule == ["map"]:
             entry = message.nested_type.add(name=name.title() + "Entry")

@@ -74,6 +74,7 @@ class InferenceService:
                 if isinstance(error, ServerBusy):
                     context.set_trailing_metadata((("retry-after", str(max(1, ceil(error.retry_after)))),))
                 code = getattr(grpc.StatusCode, CODES.get(error.status, "UNKNOWN"))
+                # One line, because gRPC sends it as a header.
                 await context.abort(code, " ".join(str(error).split()))
 
         return answer
@@ -112,6 +113,7 @@ class InferenceService:
 
     async def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
         asked, inputs = decode_message(request)
+        # Both a call and its request may carry a deadline; the earlier one holds.
         times = [each for each in (context.time_remaining(), asked.timeout) if each is not None]
         found = await self._core.infer(
             request.model_name,

@@ -51,6 +51,7 @@ class BodyReader:
         announced = headers.get(b"content-length", b"0")
         if not announced.isdigit():
             raise RequestError(f"Content-Length {announced[:20]!r} is not a number")
+        # Refused by its announced length before any of it is read.
         self._check(int(announced), int(announced))
         try:
             async with asyncio.timeout(self.limits.seconds):
@@ -79,6 +80,7 @@ class BodyReader:
                 self.held += len(piece)
                 pieces.append(piece)
                 if not message.get("more_body"):
+                    # Spares the copy of a body that came whole.
                     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
         except BaseException:
             self.held -= size
@@ -97,11 +99,13 @@ class BodyReader:
             raise RequestError(f"Content-Encoding {encoding[:20]!r} is unknown; use gzip, deflate or none")
         engine = zlib.decompressobj(zlib.MAX_WBITS | (16 if encoding == b"gzip" else 0))
         try:
+            # One byte more than allowed shows that it is too long, without unpacking the rest.
             found = engine.decompress(body, self.limits.body + 1)
         except zlib.error as error:
             raise RequestError(f"the body is no {encoding.decode()}: {error}") from None
         if len(found) > self.limits.body:
             raise BodyTooLarge(f"the body has more than {self.limits.body} bytes when it is decompressed")
+        # zlib reports no error for a stream that just stops.
         if not engine.eof:
             raise RequestError(f"the body ends in the middle of its {encoding.decode()}")
         return found
@@ -171,6 +175,7 @@ def compressed(body: bytes, accepted: bytes) -> tuple[bytes, list[tuple[bytes, b
         return body, []
     for name in (b"gzip", b"deflate"):
         if name in _accepted(accepted):
+            # The quickest level, because answers are compressed on the event loop.
             engine = zlib.compressobj(1, wbits=zlib.MAX_WBITS | (16 if name == b"gzip" else 0))
             return engine.compress(body) + engine.flush(), [(b"content-encoding", name)]
     return body, []

@@ -15,6 +15,7 @@ from shoal.serve.tensors import DATATYPES, MOST_DIMENSIONS, Array
 
 _LEAVES: dict[str, type] = {"b": bool, "i": int, "u": int, "f": float, "V": float, "O": str}
 """What a value is in JSON, by the kind of the numpy type; bfloat16, which numpy does not know, has the kind V."""
+# INT64 before FP32, because a decoder of floats takes whole numbers too.
 _GUESSES = ("INT64", "FP32", "BOOL", "BYTES")
 _BLANK = b" \t\r\n"
 

@@ -92,6 +92,7 @@ class TableLoader:
 def release_memory() -> None:
     """Give freed memory back to the system now: the budget counts what is resident, not what Python has let go."""
     gc.collect()
+    # Only glibc has it.
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -15,6 +15,7 @@ from shoal.serve.loader import ServableLoader
 from shoal.serve.stream import VersionStream
 from shoal.serve.version import ServableVersion
 
+# Four minutes at the usual poll of a second.
 MOST_PAUSE = 256
 """Polls between two attempts to load what failed."""
 
@@ -54,6 +55,7 @@ class ServableManager:
         if not usable:
             return  # nothing better came of it: what is served goes on
         with self._lock:
+            # One assignment under the lock: every request finds the old version or the new.
             self._serving[stream.name] = usable[-1]
             leaving = [each for each in known.values() if each.state == "available" and each.number not in usable]
             for version in leaving:
@@ -73,12 +75,14 @@ class ServableManager:
         before = known.get(number)
         version = ServableVersion(name, number, loader, failures=before.failures if before is not None else 0)
         try:
+            # By the estimate, because a load that does not fit could end the whole process.
             version.memory = loader.estimate()
             self._check_budget(version)
         except (ShoalError, OSError) as error:
             version.enter("failed")
             version.error = str(error)
         with self._lock:
+            # Listed before it is loaded, so that its memory is counted and its state can be asked for.
             known[number] = version
         if version.state == "failed":
             version.memory = 0

@@ -43,8 +43,10 @@ class MappedPrograms:
             scratch = Path(tempfile.mkdtemp(dir=self._folder, prefix="part-"))
             try:
                 _write(program, scratch, runtime)
+                # Renamed when complete: readers look without the lock and must find all of it or nothing.
                 os.rename(scratch, place)
             except BaseException:
+                # Only a process that is killed leaves it behind; then it goes with the server's folder.
                 shutil.rmtree(scratch, ignore_errors=True)
                 raise
 
@@ -75,6 +77,7 @@ def is_aligned(program: Path) -> bool:
 
 def _optimize(program: Path, folder: Path, runtime: Any, *, packed: bool) -> None:
     options = runtime.SessionOptions()
+    # The program is only written here, not asked.
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4  # it warns that the files fit this machine alone, which is all they are for
     options.optimized_model_filepath = str(folder / PROGRAM)

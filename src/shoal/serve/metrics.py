@@ -147,6 +147,7 @@ def family(name: str, kind: str, words: str, samples: Iterable[tuple[str, Labels
 def buckets(histogram: LatencyHistogram, labels: Labels) -> Iterable[tuple[str, Labels, float]]:
     total = 0
     for edge, count in zip((*map(str, EDGES), "+Inf"), histogram.counts, strict=True):
+        # Prometheus' buckets are cumulative: each counts all below it too.
         total += count
         yield "_bucket", {**labels, "le": edge}, total
     yield "_sum", labels, histogram.total

@@ -76,6 +76,7 @@ def _tensors(named: dict[str, msgspec.Raw], specs: Sequence[TensorSpec]) -> tupl
         array = guess_array(name[:80], text) if spec is None else decode_array(name[:80], text, spec.datatype)
         if array.size > MOST_ELEMENTS:
             raise BodyTooLarge(f"input {name[:80]!r} has {array.size} elements; {MOST_ELEMENTS} is the most")
+        # One dimension less than declared: a sample without its batch.
         single = spec is not None and spec.is_batched and array.ndim == len(spec.shape) - 1
         tensors[name] = array[None] if single else array
         alone.append(single)

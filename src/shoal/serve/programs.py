@@ -103,6 +103,7 @@ class OnnxLoader:
         runtime = need("onnxruntime")
         _check_self_contained(path)
         options = runtime.SessionOptions()
+        # Batches run beside each other, so one batch keeps to the threads that it was given.
         options.intra_op_num_threads, options.inter_op_num_threads = self._threads, 1
         options.log_severity_level = 4  # what matters is raised
         try:
@@ -136,6 +137,7 @@ class TorchServable:
         import torch
         from torch.utils import _pytree as pytree
 
+        # Inputs may be views of a body, which are read-only, and torch wants memory that it could write.
         given = [torch.from_numpy(np.require(each, requirements="W")) for each in inputs.values()]
         with torch.inference_mode():
             leaves = pytree.tree_leaves(self._module(*given))
@@ -156,6 +158,7 @@ class ModuleLoader:
         module = self._make()
         self._fill(module)
         module.eval()
+        # A module does not declare its inputs, so requests for it are not batched.
         return TorchServable(module, ())
 
     def unload(self) -> None:

@@ -59,6 +59,7 @@ class InferRequest(msgspec.Struct, frozen=True):
     def level(self) -> int:
         """How urgent it is: `priority` of the scheduling extension, 1 before all others; 0 or none is normal."""
         given = self.parameters.get("priority", 0)
+        # To Python True is an int, and would be the most urgent.
         if not isinstance(given, int) or isinstance(given, bool) or not 0 <= given <= LAST:
             raise RequestError(f"priority {str(given)[:20]!r} is not a number from 0 to {LAST}; 1 is the most urgent")
         return given or NORMAL
@@ -133,6 +134,7 @@ def tensor_from_bytes(tensor: InputTensor, data: memoryview, count: int) -> Arra
             f"input {tensor.name[:80]!r} has {len(data)} bytes; {tensor.datatype} of shape {tensor.shape} has "
             f"{count * dtype.itemsize}"
         )
+    # The protocol is little-endian whatever this machine is; on a little-endian one nothing is copied.
     array = np.frombuffer(data, dtype.newbyteorder("<")).astype(dtype, copy=False)
     if tensor.datatype == "BOOL" and array.view(np.uint8).max(initial=0) > 1:
         raise RequestError(f"input {tensor.name[:80]!r} holds bytes that are neither 0 nor 1, which BOOL are")

@@ -32,6 +32,7 @@ class RefreshableProgram:
         self._ref = ref
         found = {name for name, _ in self._places.values()}
         self._tied = {name: tied_names(name, weights) for name in weights}
+        # Counters and other integers are no weights, and an exporter leaves them out.
         lost = [name for name, each in weights.items() if each.dtype.kind == "f" and not found & self._tied[name]]
         if lost:
             raise UsageError(f"the program of {ref} does not hold {lost[0]!r} as it is (it was folded); {WAY_OUT}")
@@ -45,6 +46,7 @@ class RefreshableProgram:
         """The program with these weights; UsageError unless there is one of the same shape for each of its own."""
         from onnx import numpy_helper
 
+        # A copy each time: the program is filled again with every checkpoint.
         fresh = type(self._model)()
         fresh.CopyFrom(self._model)
         for constant in fresh.graph.initializer:

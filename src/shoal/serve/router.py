@@ -59,6 +59,7 @@ class TrafficSettings:
 
     @property
     def least_kept(self) -> int:
+        # Dividing requests needs two versions that are loaded.
         return 2 if self.kind in ("ab", "bandit") else 1
 
 
@@ -150,6 +151,7 @@ class VersionRouter:
     def route(self, name: str, key: str = "") -> RequestRoute:
         """The way of a request; `key` is its id."""
         routes = self._routes.get(name)
+        # The usual case, answered without drawing a number.
         if routes is None or not (routes.chances or routes.shadow):
             return RequestRoute()
         chances, shadow = routes.chances, routes.shadow  # the thread that polls may replace them meanwhile
@@ -157,12 +159,14 @@ class VersionRouter:
         if key and number is not None:
             routes.asked[key] = number, chances[number]
             if len(routes.asked) > MOST_REMEMBERED:
+                # The oldest, whose feedback is the least likely still to come.
                 routes.asked.popitem(last=False)
         return RequestRoute(number, shadow[0] if shadow is not None and self._chance() < shadow[1] else None)
 
     def _point(self, key: str) -> float:
         if not key:
             return self._chance()
+        # A digest, because hash() of a text differs from start to start; 48 bits fit into a float exactly.
         return int.from_bytes(hashlib.blake2b(key.encode(errors="replace"), digest_size=6).digest()) / 2**48
 
     def loss(self, name: str, reward: float, *, key: str = "", number: int | None = None) -> tuple[int, float]:
@@ -171,6 +175,7 @@ class VersionRouter:
         if key:
             if key not in routes.asked:
                 raise RequestError(f"no request with the id {key[:80]!r} was answered here lately; give its version")
+            # Taken out, so that one answer is rewarded once.
             number, chance = routes.asked.pop(key)
         else:
             assert number is not None

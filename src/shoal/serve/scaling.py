@@ -68,6 +68,7 @@ class SwayamScaler:
 
     def observe(self, now: float, arrived: int) -> None:
         """Count requests that came since the last call."""
+        # Zeros too: a look without requests moves the window on.
         self._arrivals.append((now, arrived))
         while self._arrivals and self._arrivals[0][0] <= now - self.goal.window:
             self._arrivals.popleft()

@@ -55,6 +55,7 @@ class LookupTable:
     def __init__(self, rows: Mapping[str, Sequence[float]]) -> None:
         if not rows or len({len(row) for row in rows.values()}) != 1:
             raise RequestError("a lookup table needs at least one row, and all rows of the same length")
+        # By bytes, because that is how keys come in requests.
         self._at = {key.encode(): at for at, key in enumerate(rows)}
         self._rows = np.array(list(rows.values()), dtype=np.float32)
         self.outputs = (TensorSpec("value", "FP32", (-1, self._rows.shape[1])),)
@@ -121,6 +122,7 @@ def as_array(value: Any) -> Array:
     """What a Python object returned, as an array of a type of the protocol."""
     array = np.asarray(value)
     if array.dtype.kind in "US":
+        # As objects: numpy's own strings all have the length of the longest.
         return np.array([str(each).encode() for each in array.ravel()], dtype=object).reshape(array.shape)
     return array
 

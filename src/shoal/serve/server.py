@@ -77,6 +77,7 @@ def _serve(core: ServingCore, options: ServerOptions, listening: socket.socket, 
 
     core.on_change = ChangeReporter(core, say)
     config = make_config(core, options)
+    # The event loop that uvicorn would choose: uvloop where it is installed.
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
         runner.run(answer_requests(core, uvicorn.Server(config), listening, options, greet))
 
@@ -85,6 +86,7 @@ def serve_processes(
     make: Callable[[Path], ServingCore], options: ServerOptions, goal: ScalingGoal, say: Callable[[str], None]
 ) -> None:
     """Serve with several processes until SIGINT or SIGTERM; `make` makes the core of one, given their common folder."""
+    # Before any worker exists, because all of them share this socket.
     listening = bind(options.host, options.port, PORT)
     import onnxruntime  # noqa: F401  (workers are forked, so that none has to import it)
 
@@ -116,6 +118,7 @@ def serve_replicated(
 
             serve_worker(lambda: make(machines.open_hub(Path(folder), tell)), options, listening, sender)
 
+        # One process, because replicas connect to one address, that of its hub.
         WorkerSupervisor(work, ScalingGoal(1, 1), listening, say, beside=machines.tick).run(in_lines(say))
 
 

@@ -86,6 +86,7 @@ def _notices() -> Iterator[ServingNotice]:
         with contextlib.suppress(OSError, msgspec.MsgspecError):
             with path.open("rb") as file:
                 notice = msgspec.json.decode(file.read(LARGEST), type=ServingNotice)
+            # Removing it by what it says would remove another process's file.
             if notice.path != path:
                 continue
             if notice.process.state == "gone":

@@ -28,6 +28,7 @@ def agreeing_rows(ours: Tensors, theirs: Tensors) -> tuple[int, int]:
 
 def _same(a: Array, b: Array) -> Array:
     a, b = np.atleast_1d(a), np.atleast_1d(b)
+    # V is the kind of bfloat16, which numpy itself does not know.
     if a.dtype.kind in "fV" and a.ndim == 2 and a.shape[1] > 1:
         return np.asarray(a.argmax(axis=1) == b.argmax(axis=1))
     equal = np.isclose(a, b, rtol=TOLERANCE, equal_nan=True) if a.dtype.kind in "fV" else a == b

@@ -96,5 +96,6 @@ def _write(path: Path, counts: Mapping[Key, VersionMetrics]) -> None:
 def _read(path: Path) -> dict[Key, VersionMetrics]:
     try:
         return {(each.name, each.number): each.counted() for each in _DECODER.decode(path.read_bytes())}
+    # None has ended yet, or its process ended after the folder was listed: then its counts are among the ended.
     except FileNotFoundError:
         return {}

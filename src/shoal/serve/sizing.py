@@ -102,6 +102,7 @@ class BatchSizer:
         self._times.observe(rows, seconds)
         if seconds > self.goal / 2 and not self._is_slow_anyway():
             # Below one sample nothing can be made quicker by making it smaller.
+            # From the size of this batch, which may have been below the limit.
             self.limit = max(1.0, min(self.limit, float(rows)) * DECREASE)
             self._slowed = True
         elif rows >= self.rows:  # a batch that was not full says nothing about larger ones

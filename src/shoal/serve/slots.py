@@ -31,5 +31,6 @@ class ComputeSlots:
 
     def wake_later(self, wake: Callable[[], None]) -> None:
         """Call `wake` once a slot is free; asked again by a batcher that waits already, it changes nothing."""
+        # Or a batcher that waits long would be woken several times in a row.
         if wake not in self._waiting:
             self._waiting.append(wake)

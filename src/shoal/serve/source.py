@@ -85,6 +85,7 @@ class FolderSource:
     def poll(self) -> Mapping[int, ServableLoader]:
         found = {}
         for number, file in numbered_files(self._folder).items():
+            # The same loader again, because it is what unloads what it has loaded.
             found[number] = self._loaders.get(number) or self._loader(file)
         self._loaders = found
         return found
@@ -103,6 +104,7 @@ def numbered_files(folder: Path) -> dict[int, Path]:
     for each in inner:
         files = (each / name for name in NAMES)
         file = next((file for file in files if file.is_file()), None)
+        # Nine digits, as many as `version_number` takes in a request.
         if file is not None and len(each.name) < 10:
             found[int(each.name)] = file
     return found

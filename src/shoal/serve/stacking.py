@@ -16,6 +16,7 @@ def stack_inputs(inputs: list[Tensors]) -> Tensors:
 def split_outputs(outputs: Tensors, rows: list[int]) -> list[Tensors]:
     """The shares of requests with so many rows. PredictFailed if the model returned another number of them."""
     if len(rows) == 1:
+        # A single request needs no cutting, so its model may also give outputs that are not row by row.
         return [outputs]
     for name, each in outputs.items():
         if not each.shape or len(each) != sum(rows):

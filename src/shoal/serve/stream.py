@@ -26,6 +26,7 @@ class VersionStream:
     @property
     def pinned(self) -> int | None:
         """The version that was rolled back to."""
+        # A version that was rolled back to may have been removed since.
         return self._pinned if self._pinned in self._numbers else None
 
     def update(self, numbers: Iterable[int]) -> tuple[int, ...]:

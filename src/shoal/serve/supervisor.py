@@ -28,6 +28,7 @@ GRACE = 15.0
 """Seconds that workers have to finish requests when the server ends."""
 MOST_PAUSE = 10.0
 """Seconds between two starts of a worker that ends again at once."""
+# From linux/prctl.h; Python has no name for it.
 _PR_SET_PDEATHSIG = 1
 
 RunWorker = Callable[[int, ReportSender], None]
@@ -127,6 +128,7 @@ class WorkerSupervisor:
         pid, status = os.waitpid(worker.pid, os.WNOHANG)
         if not pid:
             return
+        # What it said before it ended is still in the pipe.
         for report in worker.reader.read():
             worker.error = report.text if report.kind == "error" else worker.error
         worker.reader.close()
@@ -148,6 +150,7 @@ class WorkerSupervisor:
         self._next_start = now + self._pause
 
     def _adjust(self, now: float) -> None:
+        # Lets the window move on while no worker reports.
         self._scaler.observe(now, 0)
         waiting = sum(each.last.waiting for each in self._workers.values())
         service = self._busy / self._served if self._served else 0.0
@@ -169,6 +172,7 @@ class WorkerSupervisor:
 
     def _start(self, slot: int) -> None:
         reading, writing = os.pipe()
+        # Before the fork, so that the child can tell whether its parent has died since.
         supervisor = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -178,6 +182,7 @@ class WorkerSupervisor:
                 _live_no_longer_than(supervisor)
                 self._run(slot, ReportSender(writing))
                 code = 0
+            # Not sys.exit: the `finally` blocks of the supervisor's stack are not the child's to run.
             os._exit(code)
         os.close(writing)
         now = clock.now()

@@ -27,6 +27,7 @@ class SourceFinder:
     def find(self, word: str) -> VersionSource:
         """The source of `[NAME=]WHAT`; UsageError if there is nothing of the kind."""
         name, equals, what = word.partition("=")
+        # A path may hold an equals sign too; then what stands before it is no name.
         if not equals or not PATTERN.fullmatch(name):
             name, what = "", word
         path = Path(what).expanduser()

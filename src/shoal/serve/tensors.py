@@ -83,6 +83,7 @@ def check_shape(name: str, shape: Sequence[int], most: int) -> int:
         raise RequestError(f"input {name!r} has {len(shape)} dimensions; {MOST_DIMENSIONS} is the most")
     if any(length < 0 for length in shape):
         raise RequestError(f"input {name!r} has shape {list(shape)}; a length is 0 or more")
+    # Python's integers do not overflow, whatever lengths a client sends.
     count = prod(shape)
     if count > most:
         raise BodyTooLarge(f"input {name!r} has {count} elements; {most} is the most")

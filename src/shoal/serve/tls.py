@@ -27,6 +27,7 @@ class TlsFiles:
             raise UsageError("TLS needs the server's certificate and its key; give --tls-cert FILE and --tls-key FILE")
         found = cls(Path(cert).expanduser(), Path(key).expanduser(), Path(ca).expanduser() if ca else None)
         try:
+            # Loaded once for the check alone, so that a bad file is told at the start and not by each connection.
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(found.cert, found.key)
             if found.ca is not None:

@@ -17,6 +17,7 @@ _NEXT: dict[VersionState, tuple[VersionState, ...]] = {
     "loading": ("available", "failed"),
     "available": ("draining",),
     "draining": ("ended",),
+    # A version that was let go may be wanted again: a roll back, or an alias that moves back.
     "ended": ("loading",),
     "failed": ("loading",),
 }

@@ -36,6 +36,7 @@ class ReportSender:
 
     def send(self, report: WorkerReport) -> None:
         try:
+            # Never waits: a supervisor that is slow to read must not hold up the event loop that answers requests.
             os.write(self._pipe, msgspec.json.encode(report) + b"\n")
         except (BlockingIOError, BrokenPipeError):
             return  # the next one says more
@@ -50,6 +51,7 @@ class ReportReader:
 
     def read(self) -> list[WorkerReport]:
         """Everything that has come."""
+        # Bounded, so that a worker that writes without end cannot keep its supervisor reading.
         while not self.ended and len(self._rest) < MOST_WAITING:
             try:
                 data = os.read(self.pipe, 1 << 16)

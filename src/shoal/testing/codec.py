@@ -29,6 +29,7 @@ SEEDS = 400
 def sample(layout: FlatLayout, seed: int = 0) -> Tensor:
     """Gradients as they are: most small, few large, each layer of its own size."""
     generator = torch.Generator().manual_seed(seed)
+    # Cubed, because gradients have heavier tails than a normal distribution.
     values = torch.randn(layout.numel, generator=generator) ** 3
     for number, part in enumerate(layout.parts):
         values[part.offset : part.end] *= 10.0 ** -(number % 3)
@@ -116,6 +117,7 @@ class CodecCase(ABC):
             payload, state = codec.encode(values, layout, state, EncodeContext(step=step))
             total += values
             sent += codec.decode(payload, layout)
+        # Five times, because errors of five steps add up.
         bound = self.tolerance * 5 * float(total.abs().max())
         torch.testing.assert_close(sent + state[RESIDUAL], total, atol=bound, rtol=0)
 
@@ -169,6 +171,7 @@ class CodecCase(ABC):
             pytest.skip("claims nothing")
         spread = torch.rand(layout.numel, generator=torch.Generator().manual_seed(1))
         values = torch.copysign(0.2 + 0.8 * spread, sample(layout))
+        # In float64, so that rounding is far below the error that is looked for.
         found = torch.stack(
             [
                 codec.decode(codec.encode(values, layout, None, EncodeContext(seed=seed))[0], layout).double()
@@ -179,6 +182,7 @@ class CodecCase(ABC):
         noisy = error > 1e-7
         z = ((found.mean(0) - values) / error)[noisy]
         if len(z):
+            # Of a normal distribution 0.3 % lie beyond three standard errors.
             assert float((z.abs() > 3).double().mean()) < 0.03
             assert abs(float(z.sum())) / len(z) ** 0.5 < 4
         # what never varied is exact, or was rounded with a chance too small to be seen in so many draws
@@ -198,7 +202,9 @@ class CodecCase(ABC):
                 codec.decode_add(mutated(payload, number), layout, out)
             except PayloadError as error:
                 refused.append(str(error))
+        # Errors are told on one line.
         assert not any("\n" in text for text in refused)
+        # Otherwise the mutations would hardly touch what a decoder checks.
         assert len(refused) > len(numbers) // 4
 
     def test_a_foreign_payload_is_refused(self) -> None:

@@ -51,6 +51,7 @@ class DiskTree:
         if how == LOST:
             return
         if op.kind == "content":
+            # Zeros of the right length: a file's size may reach the disk before its content.
             data = {HALF: op.data[: len(op.data) // 2], ZEROS: bytes(len(op.data))}.get(how, op.data)
             before = self.content.get(op.node, b"")
             # what was written behind something lost is behind a hole, not in its place
@@ -187,6 +188,7 @@ class RecordedDisk(FileOperations):
         for moment in range(self.settled, len(self.ops) + 1):
             yield CrashState(f"killed before call {moment}", self._replay(moment, {}))
             if moment < len(self.ops) and self.ops[moment].kind == "content":
+                # The kernel may have taken a part of a write when the process was killed.
                 yield CrashState(f"killed inside write {moment}", self._replay(moment + 1, {moment: HALF}))
             loose = [i for i in range(self.settled, moment) if not self._safe(i, moment)]
             for name, fates in self._losses(loose, chance, drawn):
@@ -204,6 +206,7 @@ class RecordedDisk(FileOperations):
         if op.kind in ("sync", "sync_folder"):
             return True
         wanted = ("sync", op.node) if op.kind in ("content", "cut") else ("sync_folder", op.node)
+        # A sync of the file makes its content durable; its name needs a sync of the folder.
         return any((later.kind, later.node) == wanted for later in self.ops[index:moment])
 
     def _losses(self, loose: list[int], chance: random.Random, drawn: int) -> Iterator[tuple[str, dict[int, str]]]:
@@ -218,6 +221,7 @@ class RecordedDisk(FileOperations):
         if contents:
             yield "content half there", dict.fromkeys(contents, HALF)
             yield "content is zeros", dict.fromkeys(contents, ZEROS)
+        # Each name lost alone: of two that were changed, the later may reach the disk first.
         for index in names if len(names) > 1 else []:
             yield f"call {index} alone", {index: LOST}
         for number in range(drawn if len(loose) > 1 else 0):

@@ -13,6 +13,7 @@ from shoal.sync.exchange.base import GradientExchange
 from shoal.testing.world import Result, WorkerWorld, error_of, launch_world, run_world
 from shoal.wire.bucket import GradientBucket, lay_out
 
+# Scalars, empty tensors, and one larger than the buckets of `open`.
 SHAPES = [(3, 5), (), (0,), (1,), (70_001,), (2, 3, 4), (257,)]
 ROUNDS = 10
 
@@ -43,6 +44,7 @@ class ExchangeCase(ABC):
     def make(self, group: WorkerGroup, directory: Path) -> GradientExchange:
         """The exchange under test, in one worker."""
 
+    # Small buckets, so that there are several of them.
     def open(
         self, world: WorkerWorld, dtype: torch.dtype = torch.float32, capacity: int = 1 << 12
     ) -> tuple[GradientExchange, list[GradientBucket]]:
@@ -169,5 +171,6 @@ class ExchangeCase(ABC):
                 exchange.finish(index)
 
         results, codes = launch_world(3, body, seconds=30)
+        # The others fail with an error of their own; they are not killed, and do not hang.
         assert codes == [1, -signal.SIGKILL, 1]
         assert all("PeerLost" in error_of(results[rank]) for rank in (0, 2))

@@ -15,6 +15,7 @@ import msgspec
 
 T = TypeVar("T", bound=msgspec.Struct)
 
+# The borders of fields, of 32 bits, and of what a double holds exactly.
 WHOLE = (0, 1, 2, 3, 7, 255, 4095, 2**16, 2**31 - 1, 2**32 - 1, 2**53 - 1, 2**53, 2**62)
 REAL = (0.0, -0.0, 5e-324, 1e-9, 0.5, 1.0, 1e9, math.nan, math.inf, -1.0)
 TEXTS = (

@@ -81,12 +81,15 @@ class EngineRun:
         self._noted.mkdir(mode=0o700, exist_ok=True)
         (self._noted / "sitecustomize.py").write_text(NOTED_KEYS)
         self._out, self._err = folder / "out.txt", folder / "err.txt"
+        # A case may give a whole command, such as one that an engine's own tool starts.
         shoal = [sys.executable, "-m", "shoal"] if not words or words[0].startswith("-") else []
         before = words if not shoal else [*shoal, "run", *words]
         command = [*before, "--name", self.name, "script.py", str(self.over)]
+        # A run under test leaves no version in the user's registry.
         known = {**os.environ, "SHOAL_UNTIL": "over>=1", "SHOAL_REGISTER": "0", **environment}
         known["PYTHONPATH"] = os.pathsep.join(filter(None, (str(self._noted), known.get("PYTHONPATH"))))
         known["NOTED_KEYS"] = str(self._noted / "keys")
+        # A session of its own, so that `started` can end all of it and Ctrl-C here does not reach it.
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(
                 command, cwd=folder, env=known, stdout=out, stderr=err, start_new_session=True
@@ -119,6 +122,7 @@ class EngineRun:
 
         def all_live() -> bool:
             pids = self.training(size)
+            # The newest of each, because a worker that was replaced has said so too.
             return len(pids) >= size and all(Path(f"/proc/{pid}").exists() for pid in list(pids.values())[-size:])
 
         self.wait_for(all_live, f"{size} workers train")
@@ -149,6 +153,7 @@ class EngineRun:
         secrets = self.secrets
         assert secrets, "the run has made no keys: none can be looked for"
         places = {path: _read(path) for name in ("cmdline", "environ") for path in Path("/proc").glob(f"[0-9]*/{name}")}
+        # Files that only this user may read are where keys belong while a run goes on.
         places |= {path: _read(path) for path in self._files() if path.stat().st_mode & 0o077}
         found = [str(path) for path, text in places.items() if any(secret in text for secret in secrets)]
         assert not found, f"a secret key is in {found}"
@@ -158,6 +163,7 @@ class EngineRun:
         return [path for path in self.folder.rglob("*") if path.is_file() and self._noted not in path.parents]
 
     def check_tidy(self) -> None:
+        # Engines end their remote processes a moment after the command.
         limit = time.monotonic() + 30.0
         while self.processes() and time.monotonic() < limit:
             time.sleep(0.1)

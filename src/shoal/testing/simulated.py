@@ -189,13 +189,16 @@ class SimulatedMember:
         machine = self.machine
         generation = message.generation
         if generation > machine.view.generation:
+            # Of a view that this member has not installed yet; read again when it has.
             self._early.append(message)
             return
+        # Dropped: what still matters is sent again with the beats (`_repeat`).
         if generation < machine.view.generation or not machine.settled:
             return
         if isinstance(message, SimulatedState):
             self._take(message)
         elif isinstance(message, OperationPart):
+            # A member is at most one operation ahead, because it completes none without this one's part.
             if message.number == machine.applied + 1:
                 self._parts[message.sender] = message
                 self._form()
@@ -226,6 +229,7 @@ class SimulatedMember:
             leases = [self.pool.leased[r * BATCH : (r + 1) * BATCH] for r in range(len(dealt))]
         self._lease = leases[dealt.rank(self.id)] if self.id in dealt else ()
         self._computed = False
+        # Marks this step: a timer of an earlier one finds another token and does nothing.
         self._begun = token = object()
         self.world.later(self.world.random.uniform(0.05, 0.4), lambda: self._compute_done(token))
 

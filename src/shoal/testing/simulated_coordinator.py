@@ -34,6 +34,7 @@ class SimulatedCoordinator:
 
     def restart(self) -> None:
         if self.machine is None:
+            # Everything it knows comes from the log, as after a real restart.
             self.machine = MembershipCoordinator(self.rules, self.world.now, list(self.disk))
 
     def _tick(self) -> None:
@@ -58,6 +59,7 @@ class SimulatedCoordinator:
     def _do(self, effects: Sequence[Effect]) -> None:
         """One after the other; a kill may come between any two."""
         for effect in effects:
+            # Between any two effects: a real process may die after its log is written and before others are told.
             if self.world.random.random() < 0.0005 and not self.world.quiet:
                 self.kill()
                 self.world.later(2.0, self.restart)

@@ -98,6 +98,7 @@ class SimulatedLauncher:
         for entry in disk[self._seen :]:
             if isinstance(entry, ViewInstalled):
                 number = entry.install.view.switches
+                # A lower number of the plan: all members were lost, and the run begins again.
                 if number < self._number:
                     self._begin()
                 self._number = number

@@ -77,6 +77,7 @@ class SimulatedWorld:
         # others.
         delay = self.random.uniform(0.001, 0.03) * (10 if self.random.random() < 0.02 else 1)
         self.later(delay, lambda: self._deliver(source, target, message))
+        # A second copy: receivers must bear a message that comes twice.
         if self.random.random() < 0.02:
             self.later(delay * 2, lambda: self._deliver(source, target, message))
 
@@ -84,6 +85,7 @@ class SimulatedWorld:
         return self._sides.get(a, 0) != self._sides.get(b, 0)
 
     def _deliver(self, source: str, target: str, message: Any) -> None:
+        # Looked at again, because they may have been parted while the message was on its way.
         if self.parted(source, target):
             return
         if target == "coordinator":
@@ -108,6 +110,7 @@ class SimulatedWorld:
             if self.services and self.faults and self.random.random() < 0.5:
                 self.later(self.random.uniform(5.0, seconds), self.launcher.end_one)
         if self.switches:
+            # Asked for when the faults end, so that `check` knows by which plan all must train.
             self.later(seconds, lambda: self._ask("last"))
         self.later(seconds, self._heal)
         self._until(seconds + QUIET / 2)
@@ -142,6 +145,7 @@ class SimulatedWorld:
             return
         victim = self.random.choice(self.living)
         victim.frozen = True
+        # Up to half as long again as a lease, so that some wake up after they were evicted.
         self.later(self.random.uniform(0.2, 12.0), victim.thaw)
 
     def _part(self) -> None:
@@ -210,6 +214,7 @@ class SimulatedWorld:
             )
         for member in self.living:
             grown = len(member.history) - self.before.get(member.id, 0)
+            # A step takes less than half a virtual second, and twenty seconds were quiet.
             assert grown > 10, f"seed {self.seed}: {member.id} is stuck ({member.describe()})"
             due = set(range(max((p for c in member.history for p in c.positions), default=-1) + 1))
             open_ = set(member.pool.returned) | set(member.pool.leased)

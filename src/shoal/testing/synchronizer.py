@@ -20,6 +20,7 @@ from shoal.train.progress import StepProgress
 from shoal.train.step_hooks import StepHooks
 from shoal.train.step_transaction import StepTransaction
 
+# Rows that two and three workers share evenly.
 STEPS, ROWS = 6, 12
 
 

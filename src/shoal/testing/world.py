@@ -106,6 +106,7 @@ def _fork(
         text = traceback.format_exc().encode()
         _save(directory, rank, {"error": torch.frombuffer(bytearray(text), dtype=torch.uint8)})
     finally:
+        # Not sys.exit: what pytest cleans up at the end is the parent's.
         os._exit(code)
 
 
@@ -114,6 +115,7 @@ def _save(directory: Path, rank: int, result: Result) -> None:
     np.savez(buffer, **{name: tensor.detach().numpy() for name, tensor in result.items()})  # type: ignore[arg-type]
     temporary = directory / f"partial-{rank}"
     temporary.write_bytes(buffer.getvalue())
+    # Renamed when complete, because a worker may be killed while it writes.
     temporary.rename(directory / f"result-{rank}.npz")
 
 
@@ -137,6 +139,7 @@ def _wait(pids: list[int], board: StatusBoard, deadline: Deadline) -> list[int]:
             if found:
                 codes[rank] = os.waitstatus_to_exitcode(status)
                 if codes[rank] != 0:
+                    # The others may wait for it, and see this.
                     board.abort(rank)
         time.sleep(0.002)
     return [codes[rank] for rank in range(len(pids))]

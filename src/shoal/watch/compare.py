@@ -65,6 +65,7 @@ def _metrics_table(summaries: list[RunSummary]) -> Table:
     table = plain_table()
     table.add_column("metric", overflow="fold")
     add_figures(table, *(str(number) for number in range(1, len(summaries) + 1)))
+    # Each once, in the order in which the runs reported them.
     for name in dict.fromkeys(name for summary in summaries for name in summary.metrics):
         found = [summary.metrics.get(name) for summary in summaries]
         table.add_row(Text(figures.clean(name)), *["-" if it is None else figures.value(it) for it in found])

@@ -64,6 +64,7 @@ class PlainDisplay:
         self._printed = 0.0
 
     def update(self, rows: list[WorkerRow], elapsed: float) -> None:
+        # Made at every call, because rates need all moments and not only those that are printed.
         line = self._overall.line(rows, elapsed)
         if elapsed - self._printed >= LINE_SECONDS:
             self._printed = elapsed
@@ -111,6 +112,7 @@ class _OverallProgress:
     def line(self, rows: list[WorkerRow], elapsed: float) -> str:
         samples = self._samples.add(elapsed, sum(row.samples for row in rows))
         steps = self._steps.add(elapsed, _front(rows))
+        # Scripts without a joined loader count no samples; steps are shown instead.
         counted = any(row.samples for row in rows) or not _front(rows)
         sent = self._bytes.add(elapsed, sum(row.bytes_sent for row in rows))
         loss = _mean(row.loss for row in rows)

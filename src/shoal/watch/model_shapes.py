@@ -24,6 +24,7 @@ def read_shapes(model: str, runs: Path) -> dict[str, list[int]]:
 
 def joined_shapes(record: RunRecord) -> dict[str, list[int]]:
     """Return the shapes of all that a run's workers joined; empty before they have, and in records of old versions."""
+    # The first that has joined anything: all workers run the same script.
     for rank in record.ranks:
         found: dict[str, list[int]] = {}
         for event in record.events(rank):
@@ -40,6 +41,7 @@ def _of_file(path: Path) -> dict[str, list[int]]:
     try:
         with safe_open(path, framework="numpy") as file:
             kept = [name for name in file.keys() if name.rpartition(".")[2] not in STATISTICS]  # noqa: SIM118
+            # Slices read the header alone; the weights stay on the disk.
             return {name: list(file.get_slice(name).get_shape()) for name in kept}
     except (OSError, SafetensorError) as error:
         raise UsageError(f"{str(path)!r} cannot be read as a safetensors file: {error}") from None

@@ -52,6 +52,7 @@ def quantities(workers: list[WorkerRecord]) -> RunQuantities:
         input=_mean(trained, lambda w: w.phases.load),
         host_copy=0.0 if all(worker.device == "cpu" for worker in trained) else None,
         forward=forward,
+        # The record has the whole and the part until the model returned.
         backward=round(both - forward, SECONDS),
         backward_by_layer=_by_layer([worker.backward_by_layer for worker in trained]),
         update=_mean(trained, lambda w: w.phases.update),

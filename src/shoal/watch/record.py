@@ -75,6 +75,7 @@ class RunRecord:
         merged steps, the share of those that were.
         """
         limits = [attempt.step for attempt in self.attempts]
+        # Records begin with the first attempt; a worker that starts again says which one it belongs to.
         attempt = 1
         for event in JournalTail(worker_file(self.dir, rank)).read():
             if isinstance(event, WorkerStarted):
@@ -115,6 +116,7 @@ def resolve(root: Path, name: str | None = None) -> Path:
         raise UsageError(f"no runs in {str(root)!r}; start one with 'shoal run', or name their folder with --runs")
     if name is None:
         return runs[0]
+    # Cutoff 0: the nearest name is told however far it is.
     nearest = difflib.get_close_matches(name, [path.name for path in runs], n=1, cutoff=0.0)[0]
     raise UsageError(f"no run {name!r} in {str(root)!r}; the nearest is {nearest!r}")
 

@@ -88,6 +88,7 @@ def _member(slot: NoticeSlot, notice: RunNotice, board: StatusBoard | None) -> R
         rank=notice.members.index(slot.worker) if slot.worker in notice.members and not slot.fate else None,
         host=slot.host,
         pid=slot.process.pid,
+        # A process that is stopped or gone leaves its last word on the board, so the process itself is asked first.
         state=slot.fate or (state if alive == "running" else alive),
         step=int(row.get("step", 0)),
         last_progress=round(max(0.0, now() - row["seen"]), 3) if row.get("seen") else None,

@@ -24,6 +24,7 @@ def add_workers(notice: RunNotice, count: int) -> ScaleRequest:
             f"run {notice.run!r} has room for {notice.room} more workers, and not for {count}; start it with "
             "shoal run --spare K to keep memory for more"
         )
+    # A plan may be for a number of workers, as balance(2:1:1) is.
     check(Plan.parse(notice.plan), len(notice.members) + count)
     return ScaleRequest(add=count)
 

@@ -14,6 +14,7 @@ def main_scalar(record: RunRecord) -> str | None:
     for event in _logged(record):
         if "loss" in event.values:
             return "loss"
+        # Kept while the search for `loss` goes on.
         first = first or next(iter(event.values), None)
     return first
 

@@ -42,6 +42,7 @@ def _parts(record: RunRecord, rank: int) -> Iterable[tuple[StageBegan, float, in
     stage: StageBegan | None = None
     since, threads, last = 0.0, 1, 0.0
     for event in record.events(rank):
+        # Not every event has a time; one without counts as of the moment before it.
         at = getattr(event, "at", last)
         if isinstance(event, WorkerStarted):
             if stage is not None:  # it was killed, and another has taken its slot

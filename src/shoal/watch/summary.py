@@ -21,6 +21,7 @@ def summarise(record: RunRecord, exit: int = 0) -> RunSummary:  # noqa: A002  (t
 
 def summarise_workers(record: RunRecord, workers: list[WorkerRecord], exit: int = 0) -> RunSummary:  # noqa: A002
     samples = sum(worker.samples for worker in workers)
+    # Workers train at the same time, so the slowest one's seconds are the run's.
     seconds = max((worker.seconds for worker in workers), default=0.0)
     losses, attempt = record.losses(), record.attempts[-1].attempt
     return RunSummary(

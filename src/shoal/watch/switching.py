@@ -23,6 +23,7 @@ def check_request(notice: RunNotice, plan: Plan) -> list[str]:
     if notice.stopping:
         raise UsageError(f"run {notice.run!r} is being stopped; go on by another plan with shoal run --resume --plan")
     if plan.parts:
+        # Of the run itself: patterns that match nothing are refused before workers hear of them.
         names = list(joined_shapes(RunRecord.open(Path(notice.dir))))
         if not names:
             raise UsageError(
@@ -38,6 +39,7 @@ def _check_joined(record: RunRecord, plan: Plan) -> None:
     if not record.ranks:
         return
     joins, loaders = list[ModelsJoined](), list[str]()
+    # Of one worker, because all run the same script.
     for event in record.events(record.ranks[0]):
         if isinstance(event, WorkerStarted):  # the script joins everything again
             joins, loaders = [], []

@@ -28,6 +28,7 @@ class JournalTail:
         except FileNotFoundError:
             return
         with file:
+            # Before every read, because the file may have been compacted since the last.
             self._find_place(layout(file))
             file.seek(self.offset)
             for line in file:

@@ -46,6 +46,7 @@ class TensorBoardMirror:
             for event in tail.read():
                 if isinstance(event, StepFinished | ValuesLogged | ResultsReported):
                     file.add(event.at, event.step, scalars(event))
+                # The tail keeps its place, and the rest follows next time.
                 if clock.now() >= deadline:
                     break
             file.flush()
@@ -59,6 +60,7 @@ class TensorBoardMirror:
         if rank not in self._open:
             folder = self.directory / FOLDER / f"worker-{rank}"
             folder.mkdir(parents=True, exist_ok=True)
+            # TensorBoard reads only files with `tfevents` in their names.
             file = _EventFile(folder / f"events.out.tfevents.{self._began:.0f}.shoal", self._began)
             self._open[rank] = (JournalTail(worker_file(self.directory, rank)), file)
         return self._open[rank]

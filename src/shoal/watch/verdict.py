@@ -66,6 +66,7 @@ class CodecVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 def verdict(workers: Sequence[WorkerRecord]) -> CodecVerdict | None:
     """The judgement on a run; None where nothing was measured."""
+    # Of several joins the one with the most bytes, because it decides how long the link is busy.
     found = [max(w.exchanges, key=lambda e: e.total("raw")) for w in workers if w.exchanges]
     if not found:
         return None
@@ -108,6 +109,7 @@ def network(found: Sequence[ExchangeTotals]) -> NetworkEstimate:
 def judge(measured: MeasuredStep, network: NetworkEstimate, prices: Sequence[CodecPrice], meets: str) -> CodecVerdict:
     """Pure: the arithmetic and the words."""
     now, wired = measured.price, measured.price.wire > 0
+    # Inside one host nothing is sent, so no rate is needed to compare.
     known = network.rate is not None or not wired
     others = [forecast(measured, price, network) for price in prices if price.codec != now.codec] if known else []
     best = min(others, key=lambda other: other.step, default=None)

@@ -97,9 +97,9 @@ class WorkerRecord(msgspec.Struct, kw_only=True):
     rounds: RoundsMade | None = None
     """Under `local(…)`: what its rounds came to since it was started last."""
     servers: ServerCounted | None = None
+    """Under `stale(…)` and `async`: how stale its values were, and for whom it waited."""
     datagrams: DatagramsCounted | None = None
     fetched: BatchesFetched | None = None
-    """Under `stale(…)` and `async`: how stale its values were, and for whom it waited."""
     switched: list[PlanSwitched] = []
     """When the plan was switched while it trained."""
     stages: list[StageBegan] = []
@@ -213,6 +213,7 @@ def _add_other(worker: WorkerRecord, event: AnyEvent) -> None:
     match event:
         case WorkerStarted(host=host, pid=pid, threads=threads, device=device):
             worker.host, worker.pid, worker.threads, worker.device = host, pid, threads, device
+            # Another process in its place: how the one before it ended is over.
             worker.state = worker.error = ""
         case LayerTimes(backward=backward, aggregation=aggregation, gradient=gradient):
             worker.backward_by_layer, worker.aggregation_by_layer = backward, aggregation
@@ -220,8 +221,10 @@ def _add_other(worker: WorkerRecord, event: AnyEvent) -> None:
         case BucketTimes():
             add_buckets(worker.exchanges, event)
         case CodecPriced():
+            # The newest price of each codec.
             worker.prices = [*(price for price in worker.prices if price.codec != event.codec), event]
         case GuardChecked():
+            # Of findings within the budget only the last stays; there is one after every so many steps.
             worker.guarded = [*(one for one in worker.guarded if one.action != "kept"), event]
         case ChoiceMade():
             worker.chosen.append(event)
@@ -230,6 +233,7 @@ def _add_other(worker: WorkerRecord, event: AnyEvent) -> None:
         case ResultsReported(metrics=metrics):
             worker.metrics = metrics
         case TrafficCounted(peers=peers, links=links, stood_back=stood_back):
+            # Where a count has no estimates of links, the last ones stay.
             worker.peers, worker.links, worker.stood_back = peers, links or worker.links, stood_back
         case RoundsMade() | ServerCounted() | DatagramsCounted() | BatchesFetched():
             _keep_totals(worker, event)
@@ -289,6 +293,7 @@ def _without_end(worker: WorkerRecord, finished: bool) -> str:
 def _alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
+    # It lives, and is another user's.
     except PermissionError:
         return True
     except (ProcessLookupError, OverflowError):

@@ -40,6 +40,7 @@ class LogWriter:
             self._open[rank] = (handle, size + os.write(handle, data))
 
     def _begin(self, rank: int) -> tuple[int, int]:
+        # O_NOFOLLOW: a link in the run's folder must not lead the output into another file.
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         handle = os.open(log_file(self._dir, rank), flags, PRIVATE)
         self._open[rank] = (handle, os.fstat(handle).st_size)
@@ -57,6 +58,7 @@ def read_log(directory: Path, rank: int, after: int | None = None) -> tuple[list
     try:
         with log_file(directory, rank).open("rb") as file:
             size = os.fstat(file.fileno()).st_size
+            # A place behind the end is of a log that has been moved aside since.
             start = max(0, size - PAGE) if after is None or after > size else after
             file.seek(start)
             if after is None and start:

@@ -45,6 +45,7 @@ class PeerCost:
         """Count one all-reduce among `size` workers: float32 bytes, and bytes of the payload that stood for them."""
         self.exchange.observer.raw_bytes += raw
         self.exchange.observer.sent_bytes += sent
+        # What a ring all-reduce sends; gloo does not tell what it sent.
         self.exchange.observer.wire_bytes += 2 * (size - 1) * sent // size
 
 

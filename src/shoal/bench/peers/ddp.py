@@ -39,6 +39,7 @@ class DdpPeer(BenchPeer):
 
     def attach(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer], cost: PeerCost) -> None:
         for model in models:
+            # DDP refuses a module in which nothing needs a gradient.
             if trained([model]):
                 self._wrapped.append(self._wrap(model))
         parameters = trained(models)
@@ -47,6 +48,7 @@ class DdpPeer(BenchPeer):
             cost.sent(4 * sum(p.numel() for p in parameters), self.payload(parameters), self._size)
             self._steps += 1
 
+        # At one optimizer, because all gradients of a step travel once.
         for optimizer in optimizers[:1]:
             optimizer.register_step_pre_hook(count)
 

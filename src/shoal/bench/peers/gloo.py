@@ -11,6 +11,7 @@ from shoal.bench.peers.base import PeerPlace
 
 def open_group(place: PeerPlace) -> None:
     """Find the other workers through a file in the run's folder."""
+    # Otherwise gloo takes the address behind the host name, which need not be one of this machine.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     store = FileStore(str(place.dir / "rendezvous-peer"), place.size)
     wait = timedelta(seconds=place.seconds)

@@ -39,6 +39,7 @@ class LocalSgdPeer(BenchPeer):
             if due:
                 cost.sent(4 * sum(p.numel() for p in parameters), whole, self._size)
 
+        # At one optimizer, because all parameters are averaged together.
         for optimizer in optimizers[:1]:
             optimizer.register_step_post_hook(average)
 

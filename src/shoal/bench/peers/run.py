@@ -40,6 +40,7 @@ class PeerRun(Run):
 
     def _welcome(self, thing: Any) -> Any:
         welcomed = super()._welcome(thing)
+        # Wrapped, because other tools wait for a worker that has no sample.
         if isinstance(welcomed, ShardedLoader):
             welcomed._source = EvenSource(welcomed._source)
         return welcomed
@@ -52,6 +53,7 @@ class PeerRun(Run):
     def close(self) -> None:
         ended = self._closed
         super().close()
+        # Closed by the script and again at its end; the peer is closed once.
         if not ended:
             self.peer.close()
 

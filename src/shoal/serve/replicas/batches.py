@@ -108,6 +108,7 @@ class BatchDealer:
             if batch.tries >= MOST_TRIES:
                 words = f"{batch.tries} replicas were lost while they computed this batch"
                 batch.answer.set_exception(ServerBusy(words, AGAIN))
+        # In front, because they have waited longest.
         self._wanted[:0] = [each for each in again if not each.answer.done()]
         return replica
 

@@ -67,6 +67,7 @@ class ReplicaHub:
         self._open, self._say, self.programs = open_socket, say, SharedPrograms(folder)
         self._dealer = BatchDealer()
         self._links: dict[bytes, ReplicaLink] = {}
+        # A deque needs no lock between one thread that appends and one that takes.
         self._came: deque[ReplicaBatch] = deque()
         self._wakes = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._over = False
@@ -113,6 +114,7 @@ class ReplicaHub:
                     os.eventfd_read(self._wakes)
                 self._turn()
         finally:
+            # Those that came last too, so that no caller waits for ever.
             self._take_batches()
             self._dealer.close()
             self._socket.close()
@@ -164,6 +166,7 @@ class ReplicaHub:
         if replica is None:
             replica = self._dealer.replicas[route] = KnownReplica(state.name, state.slots)
             many = "1 batch" if state.slots == 1 else f"{state.slots} batches"
+            # printable: a name from another machine must not steer this terminal.
             self._say(f"replica {printable(state.name)} is there: {many} at a time")
         link = self._links.setdefault(route, ReplicaLink(peer, now()))
         link.peer, link.heard = peer or link.peer, now()
@@ -186,6 +189,7 @@ class ReplicaHub:
             self._dealer.finish(route, batch, kind(printable(word.error)))
             return
         outputs = unpack_tensors(pieces.data)
+        # A program may have been released while its last batch was computed.
         if (program := self.programs.find(batch.serial)) is not None:
             check_outputs(program, outputs)
         self._dealer.finish(route, batch, outputs)

@@ -24,6 +24,7 @@ from shoal.serve.replicas.protocol import LARGEST_MESSAGE
 MOST_REPLICAS = 256
 HELD = "held-"
 """How names of folders with copies of programs begin."""
+# Slurm and MPI would have to submit a job that never ends.
 STARTS_MACHINES = ("local", "ssh", "ray")
 """Engines that start a command on machines from here, without a job that is submitted."""
 

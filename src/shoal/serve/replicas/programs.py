@@ -36,8 +36,10 @@ class SharedPrograms:
             self._serials += 1
             serial = self._serials
         copy = self._folder / str(serial)
+        # A copy, because the caller's file may be temporary and replicas that come later ask for it too.
         shutil.copyfile(path, copy)
         with copy.open("rb") as file:
+            # Of the copy, because that is what replicas get.
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         program = SharedProgram(WantedProgram(serial, path.name, copy.stat().st_size, digest), copy)
         with self._lock:

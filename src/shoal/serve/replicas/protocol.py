@@ -24,6 +24,7 @@ from shoal.serve.tensors import Tensors, TensorSpec, datatype_of
 
 PIECE = 64 << 10
 """Bytes of a piece."""
+# Twice a piece: room for the struct beside it.
 LARGEST_MESSAGE = 128 << 10
 LARGEST_BATCH = 1 << 30
 """Bytes of the tensors of one batch, one way."""

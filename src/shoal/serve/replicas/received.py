@@ -45,6 +45,7 @@ class ReceivedPrograms:
     def __init__(self, folder: Path, say: Callable[[AskProgram], None], wake: Callable[[], None]) -> None:
         self._folder, self._say, self._wake = folder, say, wake
         self._programs: dict[int, ReceivedProgram] = {}
+        # Beside the connection's thread, which must go on saying that it lives.
         self._loading = ThreadPoolExecutor(1, thread_name_prefix="load")
 
     @property

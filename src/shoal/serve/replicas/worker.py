@@ -124,6 +124,7 @@ class ReplicaWorker:
             with contextlib.suppress(zmq.ZMQError):
                 self._socket.disconnect(self._address)
             self._socket.connect(self._address)
+            # To the server a new connection is a new replica, and it has given these batches to others.
             self._batches.clear()
 
     def _say(self, word: ReplicaWord, data: bytes = b"") -> None:
@@ -182,6 +183,7 @@ _OPTIONS = {
     zmq.MAXMSGSIZE: LARGEST_MESSAGE,
     zmq.SNDHWM: 0,  # at most the answers of the batches that it was given
     zmq.RCVHWM: 1024,
+    # Without a connection sending fails at once instead of queueing (see `_say`).
     zmq.IMMEDIATE: 1,
     zmq.RECONNECT_IVL: 50,
     zmq.RECONNECT_IVL_MAX: 500,

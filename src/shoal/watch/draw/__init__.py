@@ -41,6 +41,7 @@ __all__ = ["draw_run"]
 def draw_run(record: RunRecord) -> Group:
     """Everything worth seeing of one run; sections without content are left out."""
     workers = read_workers(record)
+    # Handed on, because reading the workers' files is the slow part.
     summary = known_summary(record, workers)
     parts: list[RenderableType] = [header(record, summary)]
     for title, body in _sections(record, summary, workers):

@@ -35,6 +35,7 @@ class BrailleCurve:
 
     def _chart(self, width: int, ascii_only: bool) -> RenderResult:
         plot = max(4, width - MARGIN)
+        # Two dots lie beside each other in a braille character.
         drawn = columns(self.points, 2 * plot)
         labels = [value(max(drawn)), *[""] * (self.height - 2), value(min(drawn))]
         for label, row in zip(labels, raster(drawn, plot, self.height), strict=True):
@@ -49,6 +50,7 @@ def columns(points: Points, width: int) -> list[float]:
     first, span = points[0][0], max(1, points[-1][0] - points[0][0])
     buckets: dict[int, list[float]] = {}
     for step, number in points:
+        # Width - 1, so that the last step falls into the last column and not behind it.
         buckets.setdefault((step - first) * (width - 1) // span, []).append(number)
     known = [(column, sum(number / len(found) for number in found)) for column, found in buckets.items()]
     drawn = [known[0][1]]

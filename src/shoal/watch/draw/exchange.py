@@ -26,6 +26,7 @@ def exchange_section(workers: list[WorkerRecord], found: CodecVerdict | None) ->
 
 def decisions(workers: list[WorkerRecord]) -> Group | None:
     """What the run decided by itself: wire(auto), order(auto) and balance(auto), and what the guard found."""
+    # Of one worker, because all decide alike.
     worker = next((worker for worker in workers if worker.chosen or worker.guarded or worker.shares), None)
     if worker is None:
         return None

@@ -15,10 +15,12 @@ def parts_table(info: RunInfo, workers: list[WorkerRecord]) -> Table | None:
     """One row for each part, from worker 0's measured buckets; nothing for a plan without parts."""
     worker = next((worker for worker in workers if worker.shapes), None)
     switched = [event for each in workers for event in each.switched]
+    # Numbers of plans only grow, so the highest is the newest.
     plan = Plan.parse(max(switched, key=lambda event: event.number).plan if switched else info.plan)
     if worker is None or not plan.parts:
         return None
     names = list(worker.shapes)
+    # By the same matching as in the run, so that rows are the run's own parts.
     chosen = dict(zip(names, match_parts(plan.patterns, names), strict=True))
     table = plain_table()
     table.add_column("part", max_width=24, no_wrap=True, overflow="crop")
@@ -29,6 +31,7 @@ def parts_table(info: RunInfo, workers: list[WorkerRecord]) -> Table | None:
             bucket
             for exchange in worker.exchanges
             for bucket in exchange.buckets
+            # A bucket holds gradients of one part, so its first layer tells which.
             if bucket.layers and chosen.get(bucket.layers[0]) == number
         ]
         table.add_row(

@@ -117,6 +117,7 @@ def servers_table(workers: list[WorkerRecord]) -> Table | None:
     served = [(worker.rank, worker.servers) for worker in workers if worker.servers is not None]
     table = plain_table("rank")
     add_figures(table, "pushes", "refused", "late", "pulls", "up", "down")
+    # A column only where steps began again, because 80 letters hold no more.
     restarts = any(made.restarts for _, made in served)
     add_figures(table, *["restarts"] * restarts)
     table.add_column("steps by staleness")
@@ -198,6 +199,7 @@ def _traffic(payload: int, wire: int) -> str:
 
 def plan_history(record: RunRecord, workers: list[WorkerRecord]) -> Group | None:
     """By which plan the run trained from which step on, if it was switched; by time: attempts take steps back."""
+    # Reversed, so that of several workers that tell of one switch worker 0's word stands.
     switched = {(e.number, e.step, e.plan): e for worker in reversed(workers) for e in worker.switched}
     if not switched:
         return None

@@ -57,6 +57,7 @@ def choose(text: str) -> tuple[Maker, str]:
     kind, _, place = text.partition("=")
     if kind not in MAKERS:
         raise UsageError(f"no exporter {kind!r}; there are {', '.join(MAKERS)}")
+    # Looked for, not imported: the tool is loaded once there is a run to export.
     if importlib.util.find_spec(PACKAGES[kind]) is None:
         raise UsageError(f"{PACKAGES[kind]} is not installed; install it with: pip install 'shoal[{kind}]'")
     return MAKERS[kind], place
@@ -79,6 +80,7 @@ class RunFollower:
             tail = self._tails.setdefault(rank, JournalTail(worker_file(self.folder, rank)))
             for event in tail.read():
                 self._exporter.add(rank, event)
+        # Once for all that came, not for each event: a flush may be a request over the network.
         self._exporter.flush()
         return ended
 
@@ -87,6 +89,7 @@ class RunFollower:
             return True
         here = any(Path(notice.dir).resolve() == self.folder.resolve() for notice in live())
         self._lived = self._lived or here
+        # A launcher that was killed leaves no summary: a run that lived and is gone has ended too.
         return not here and (self._lived or time.monotonic() > self._until)
 
     def close(self) -> str:

@@ -52,6 +52,7 @@ class MlflowExporter:
         self.uri, self._metric = uri, Metric
         self._client = MlflowClient(tracking_uri=uri)
         self._run = self._create(record)
+        # By worker, because steps of different workers do not add up to one mean.
         self._steps: dict[int, StepMeans] = {}
         self._waiting: list[Any] = []
 
@@ -61,6 +62,7 @@ class MlflowExporter:
         found = self._client.get_experiment_by_name(EXPERIMENT)
         experiment = found.experiment_id if found is not None else self._client.create_experiment(EXPERIMENT)
         folder = str(record.dir.resolve())
+        # Without quotes, because one would end the text in MLflow's filter.
         for old in self._client.search_runs([experiment], f"tags.`{TAG}` = '{folder.replace(chr(39), '')}'"):
             self._client.delete_run(old.info.run_id)
         info = record.info
@@ -85,6 +87,7 @@ class MlflowExporter:
             self._add_scalars(rank, event)
 
     def _add_scalars(self, rank: int, event: StepFinished | ValuesLogged | ResultsReported) -> None:
+        # MLflow counts milliseconds.
         at = int(1000 * event.at)
         for name, value in scalars(event).items():
             key = to_key(f"worker-{rank}/{name}")
@@ -98,6 +101,7 @@ class MlflowExporter:
 
     def close(self, record: RunRecord) -> str:
         for rank, means in self._steps.items():
+            # The last steps did not fill a second.
             if (rest := means.take()) is not None:
                 self._add_scalars(rank, rest)
         summary = read_summary(record.dir)

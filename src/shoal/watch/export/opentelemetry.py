@@ -43,6 +43,7 @@ class OpenTelemetryExporter:
             self._samples.add(event.samples, worker)
             self._sent.add(event.sent, worker)
             for phase in PHASES:
+                # A counter of OpenTelemetry takes no negative amount.
                 self._phases.add(max(0.0, getattr(event, phase)), worker | {"phase": phase})
         elif isinstance(event, ValuesLogged):
             for name, value in event.values.items():

@@ -11,6 +11,7 @@ from shoal.watch.page.run_state import RunState
 from shoal.watch.page.series import rounded
 from shoal.watch.worker import WorkerRecord
 
+# One moment for each second.
 WINDOW, POINTS = 60.0, 61
 """Seconds that staleness is drawn of, and at how many moments."""
 
@@ -80,5 +81,6 @@ def switches(records: list[WorkerRecord]) -> list[dict[str, Any]]:
     """Every switch of the plan once, in order, whichever worker reported it first."""
     told: dict[tuple[int, str], PlanSwitched] = {}
     for event in sorted((event for record in records for event in record.switched), key=lambda event: event.at):
+        # Every worker records the switch; the first in time stands for all.
         told.setdefault((event.step, event.plan), event)
     return [msgspec.structs.asdict(event) for event in told.values()]

@@ -98,6 +98,7 @@ class WatchApp:
             state.read(SLICE)
             if state.caught_up or clock.now() > deadline:
                 return state
+            # Other requests are answered between two slices.
             await asyncio.sleep(0)
 
     def view(self, make: View) -> Callable[[Request], Any]:
@@ -110,6 +111,7 @@ class WatchApp:
         return json_answer({"runs": self.catalog.rows(), "can_launch": self.launcher is not None})
 
     async def compare(self, request: Request) -> Response:
+        # Bounded, because each run that is compared is read.
         names = request.query_params.getlist("run")[:MOST_COMPARED]
         found = {name: views.curves(await self.state(name)) for name in names}
         return json_answer({"runs": found})
@@ -138,6 +140,7 @@ class WatchApp:
     async def stop(self, request: Request) -> Response:
         """As `shoal stop`: the workers take a checkpoint and end."""
         notice = self.catalog.notice(self.folder(request.path_params["run"]))
+        # SIGCONT too: a launcher that was stopped acts on SIGTERM only when it goes on.
         if notice is None or not notice.launcher.send(signal.SIGTERM, signal.SIGCONT):
             raise HTTPException(409, "the run is not live any more")
         return json_answer({"stopping": notice.run}, 202)
@@ -193,6 +196,7 @@ class WatchApp:
 
     def _version(self, state: RunState | None) -> object:
         if state is None:
+            # Of what the list shows, so that runs that stand still cause no event.
             return hash(tuple((row.id, row.state, row.steps) for row in self.catalog.rows()))
         with contextlib.suppress(OSError, ShoalError):  # its folder may be removed while it is watched
             state.read(SLICE)

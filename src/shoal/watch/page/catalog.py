@@ -79,6 +79,7 @@ class RunCatalog:
 
     def _notices(self) -> dict[str, RunNotice]:
         at, found = self._live
+        # One look at the live runs serves all rows of an answer.
         if time.monotonic() - at > LIVE_SECONDS:
             found = {str(Path(notice.dir).resolve()): notice for notice in live()}
             self._live = (time.monotonic(), found)
@@ -108,6 +109,7 @@ class RunCatalog:
 
     def _info(self, path: Path) -> RunInfo | None:
         try:
+            # Decoded again only when it has changed: the list is asked for every second.
             changed = (path / INFO).stat().st_mtime_ns
             known = self._infos.get(path)
             if known is None or known[0] != changed:
@@ -133,6 +135,7 @@ def state_of(notice: RunNotice | None, summary: RunSummary | None) -> str:
         return "stopping" if notice.stopping and state == "running" else state
     if summary is None:
         return "killed"
+    # 130 is the exit code after Ctrl-C.
     return {0: "done", 130: "interrupted"}.get(summary.exit, "failed")
 
 
@@ -141,6 +144,7 @@ def last_step(path: Path) -> int:
     try:
         with worker_file(path, 0).open("rb") as file:
             file.seek(0, 2)
+            # Only the end: the list asks every second, and a file may have gigabytes.
             file.seek(max(0, file.tell() - END))
             lines = file.read().splitlines()
     except OSError:

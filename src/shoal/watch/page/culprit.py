@@ -55,6 +55,7 @@ def name_culprit(recent: Mapping[int, StepSums], records: Sequence[WorkerRecord]
     if not sums:
         return "no step was recorded in the last minute"
     count = max(steps.steps for steps in recent.values())
+    # By the run's own steps: a minute of silence is nothing where a step takes one.
     usual = max(each.seconds for each in sums) / max(1, count)
     if silence > max(QUIET, QUIET_STEPS * usual):
         return f"no step has ended for {figures.seconds(silence)}{_where(recent)}"

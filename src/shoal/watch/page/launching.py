@@ -37,9 +37,9 @@ UPLOADS = ".uploads"
 LARGEST_UPLOAD, LARGEST_OF_ALL = 256 << 20, 4 << 30
 LARGEST_FORM = 1 << 16
 MOST_LAUNCHED = 4
+"""Runs of this server that may be live at a time."""
 
 Form = TypeVar("Form", bound=msgspec.Struct)
-"""Runs of this server that may be live at a time."""
 SUFFIXES = (".csv", ".arff", ".npz", ".zip")
 MODELS = ("mlp", "alexnet", "googlenet", "resnet18", "resnet50", "densenet", "lstm")
 """Those of examples/models that name a class of an image or a row."""
@@ -78,6 +78,7 @@ class StartedRun:
     def describe(self, directory: Path) -> dict[str, Any]:
         code = self.process.poll()
         begun = (directory / INFO).exists()
+        # A run that has begun tells of its end in its own record.
         if code and not begun:
             return {"state": "failed", "error": last_line(self.output)}
         return {"state": "running" if begun else "starting", "error": ""}
@@ -146,6 +147,7 @@ class RunLauncher:
     async def launch(self, request: Request) -> Response:
         form = await read_form(request, LaunchForm)
         self._check_room()
+        # In a thread: it writes files and starts a process, and one event loop answers all requests.
         name = await asyncio.to_thread(self.start, form)
         return json_answer({"run": name}, 202)
 
@@ -176,6 +178,7 @@ class RunLauncher:
         if form.model not in MODELS:
             raise UsageError(f"no model {form.model!r}; choose one of {', '.join(MODELS)}")
         check(load(form.plan), form.workers)
+        # An id is never a path.
         name = check_id(form.name, "name") if form.name else new_id("form")
         if (self.root / name).exists():
             raise UsageError(f"run {name!r} exists already; choose another name")
@@ -256,6 +259,7 @@ def _too_large() -> str:
 
 
 def _size(text: str | None) -> int:
+    # 0 where no length is announced; `_keep` counts what really comes.
     return int(text) if text is not None and text.isdigit() else 0
 
 

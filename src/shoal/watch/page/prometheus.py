@@ -53,12 +53,14 @@ def _total(
 
 def _phases(state: RunState, record: WorkerRecord) -> Iterator[Sample]:
     for phase in PHASES:
+        # The record has means; a counter needs sums.
         yield (_labels(state, record) | {"phase": phase}, getattr(record.phases, phase) * record.steps)
 
 
 def _logged(states: Sequence[RunState]) -> Iterator[Sample]:
     for state in states:
         for name, blocks in state.scalars.items():
+            # Blocks may be empty, or hold what is no number.
             values = [value for value in blocks.means(0) if value is not None]
             if values:
                 yield ({"run": state.opened.info.run, "name": name}, values[-1])
@@ -79,10 +81,12 @@ def _family(name: str, kind: str, words: str, samples: Sequence[Sample]) -> str:
 
 
 def _escape(text: str) -> str:
+    # Backslashes first, or those of the other escapes would be doubled.
     return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
 def _number(value: float) -> str:
     if isfinite(value):
         return repr(value)
+    # As Prometheus spells them.
     return "NaN" if isnan(value) else "+Inf" if value > 0 else "-Inf"

@@ -18,6 +18,7 @@ SUMMED = (
     "other",
 )  # fmt: skip
 """What the last minute is added up of, in whole seconds, so that asking for it costs little however fast steps are."""
+# Twice the minute that is asked for.
 SECONDS = 128
 
 _summed = attrgetter(*SUMMED)
@@ -68,6 +69,7 @@ class RecentSteps:
         self._single.append(step)
         if len(self._single) > SINGLE:
             self._merge(self._single.popleft())
+        # Summed as it comes, so that a minute is at most a hundred or so parts to add.
         part = sums_of(step)
         if self._sums and 0 <= step.at - self._sums[-1].began < 1.0:
             self._sums[-1].add(part)
@@ -76,6 +78,7 @@ class RecentSteps:
 
     def _merge(self, step: StepFinished) -> None:
         last = self._blocks[-1] if self._blocks else None
+        # Not across a pause, which would be drawn as if the worker had been busy in it.
         if last is not None and last.seconds < BLOCK_SECONDS and step.at - step.seconds - last.at < BLOCK_SECONDS:
             self._blocks[-1] = merge_steps([last, step])
         else:

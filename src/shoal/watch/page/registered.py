@@ -56,6 +56,7 @@ async def send_weights(directory: Path) -> FileResponse:
     except BaseException:
         scratch.cleanup()
         raise
+    # The folder goes once the file has been sent.
     return FileResponse(
         path, media_type="application/octet-stream", filename=path.name, background=BackgroundTask(scratch.cleanup)
     )

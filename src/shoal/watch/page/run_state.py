@@ -71,6 +71,7 @@ class WorkerFollower:
         found = self.tally.totals()
         found.state = find_state(found, finished)
         if self.estimated and self.counted:
+            # Only some pieces of a large file were read; the other steps are taken to be like these.
             share = self.front / self.counted
             sums = ("samples", "bytes_raw", "bytes_sent", "bytes_wire")
             scaled: dict[str, float] = {name: round(getattr(found, name) * share) for name in sums}
@@ -134,6 +135,7 @@ class RunState:
         for event in self._events(worker):
             self._add(worker, event)
             self.version += 1
+            # After each event: the generators keep their place for the next call.
             if clock.now() >= deadline:
                 return False
         self._sizes[path] = size
@@ -143,6 +145,7 @@ class RunState:
         if rank not in self.workers:
             worker = WorkerFollower(rank, JournalTail(path), WorkerTally(rank))
             if self.sampled and size_of(path):
+                # Shared by all workers, so that a run of many takes no longer to read.
                 pieces = min(512, MOST_PIECES // max(1, len(self.opened.ranks)))
                 worker.tail.offset, worker.pieces = end_offset(path), sample(path, pieces)
             self.workers[rank] = worker

@@ -33,6 +33,7 @@ def sample(path: Path, pieces: int) -> Iterator[AnyEvent]:
     """Events of some pieces of the file, in order, all but its end: that is followed from `end_offset`."""
     end = end_offset(path)
     with path.open("rb") as file:
+        # The head, because it tells where the worker runs and what it joined.
         yield from _events(file.read(min(HEAD, end)))
         between = max(0, end - HEAD)
         for number in range(pieces):

@@ -18,6 +18,7 @@ from shoal.core.http_access import OwnNames
 OPEN = ("/", "/static/", "/plotly.min.js", "/favicon.ico")
 """What holds nothing of a run, and is served without a token: a path, or the beginning of one."""
 HEADERS = {
+    # No script but the page's own and Plotly's, both from this server.
     "Content-Security-Policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
     "object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -35,6 +36,7 @@ class AccessGuard:
         self._names = OwnNames(names)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # Start and end of the server, not a request.
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
@@ -58,6 +60,7 @@ class AccessGuard:
         if path in OPEN or path.startswith("/static/"):
             return 0, ""
         kind, _, given = headers.get("authorization", "").partition(" ")
+        # In constant time, so that its duration does not tell how much of a guess is right.
         if kind.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self._token):
             return 401, "the token is missing or wrong; use the address that shoal watch printed"
         return 0, ""

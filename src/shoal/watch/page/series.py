@@ -69,8 +69,10 @@ def totals(blocks: Sequence[StepBlocks], column: int, most: int = MOST) -> tuple
     sums = numpy.zeros(most)
     for each in blocks:
         found = _with_gaps_filled(each, column)
+        # Widths are powers of two, so narrow blocks fall into wide ones as a whole.
         places = numpy.arange(len(found)) * each.width // width
         sums += numpy.bincount(places, found, most)
+    # Without the empty blocks behind the last step.
     last = max((len(each.weights) * each.width for each in blocks), default=0)
     return width, list(numpy.cumsum(sums[: -(-last // width)]).tolist())
 

@@ -35,6 +35,7 @@ def serve(options: PageOptions, say: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM; `say` gets the address, once it can be opened."""
     listening = bind(options.host, options.port, PORT)
     catalog = RunCatalog(options.root, options.only)
+    # A page of chosen runs starts none: a new one would not be among them.
     launcher = RunLauncher(options.root.absolute()) if options.only is None else None
     app = WatchApp(catalog, launcher).build(options.token, (options.host,))
     with contextlib.suppress(OSError):

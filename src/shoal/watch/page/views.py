@@ -38,6 +38,7 @@ def overview(catalog: RunCatalog, state: RunState) -> dict[str, Any]:
     summary = summary_now or summarise_workers(state.opened, records, -1)
     live = look(notice) if notice is not None else None
     minutes = last_minutes(state)
+    # Only a coordinator can change members or the plan.
     changes = notice is not None and notice.coordinator is not None and not notice.stopping
     return {
         "run": info.run,
@@ -169,6 +170,7 @@ def timeline(state: RunState, seconds: float) -> dict[str, Any]:
         for rank, worker in sorted(state.workers.items())
     }
     most = max(1, MOST_TIMELINE // max(1, len(rows)))
+    # The newest of each worker, if there are more than an answer holds.
     return {"now": state.now, "phases": GANTT, "workers": {rank: steps[-most:] for rank, steps in rows.items()}}
 
 
@@ -228,5 +230,6 @@ def checkpoints(state: RunState) -> list[dict[str, Any]]:
     """Newest last; `kept` tells which are still on the disk."""
     kept = {int(path.name.rpartition("-")[2]) for path in listed(state.dir)}
     told = [msgspec.structs.asdict(event) | {"kept": event.step in kept} for event in state.saved[-30:]]
+    # Not every event of a sampled record was read.
     missing = kept - {event.step for event in state.saved}
     return [*({"step": step, "kept": True} for step in sorted(missing)), *told]

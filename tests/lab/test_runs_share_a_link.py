@@ -95,8 +95,8 @@ def test_the_shortest_first_ends_two_runs_sooner_on_average(tmp_path: Path) -> N
     shortest = ends(tmp_path / "shortest", jobs, "shortest")
     ratio = sum(shortest.values()) / sum(fair.values())
     print(f"fair {fair}, shortest {shortest}, mean completion {ratio:.3f}")  # noqa: T201 (figures of docs/links.md)
-    # row 60 asks for 0.8, as in virtual time; 0.841 was seen on a machine with 20 busy processes per core
-    assert ratio <= 0.9
+    # row 60 asks for 0.8, as in virtual time; 0.804 was seen on a quiet machine, 0.841 with 20 busy processes per core
+    assert ratio <= 0.85
     shown = shoal(tmp_path, "show", "--json", "--runs", str(tmp_path / "shortest" / "runs-b")).json
     assert all(sum(worker["stood_back"].values()) > 5 for worker in shown["workers"]), json.dumps(shown)[:2000]
 

@@ -170,6 +170,7 @@ def test_samples_come_back(registry: Registry) -> None:
     inputs, outputs = unpack_samples(registry.file(registry.get("mlp"), SAMPLES))
     assert compare(run_onnx(quantize(registry.file(registry.get("mlp"), PROGRAM)), inputs), outputs)[0] < 0.1
     assert compare([torch.zeros(2)], [torch.zeros(3)]) == (float("inf"), 0.0)
+    assert compare([torch.tensor([0.0, torch.nan])], [torch.zeros(2)]) == (float("inf"), 0.0)
 
 
 def test_an_example_is_a_batch() -> None:

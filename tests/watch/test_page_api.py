@@ -221,6 +221,7 @@ def test_uploads_are_limited_and_named_by_us(ask: Asking, root: Path, monkeypatc
         ({"source": "builtin", "data": "nope"}, "no built-in set 'nope'"),
         ({"source": "builtin", "data": "digits", "model": "gan"}, "no model 'gan'"),
         ({"source": "builtin", "data": "digits", "plan": "allreduec"}, "allreduec"),
+        ({"source": "builtin", "data": "digits", "plan": "/etc/passwd.toml"}, "unexpected '/'"),
         ({"source": "builtin", "data": "digits", "workers": 0}, "workers"),
         ({"source": "builtin", "data": "digits", "name": "../x"}, "is not an id"),
         ({"source": "builtin", "data": "digits", "name": "one"}, "exists already"),

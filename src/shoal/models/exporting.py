@@ -9,6 +9,7 @@ A file whose outputs are further off than its tolerance is refused, and nothing 
 """
 
 import importlib.util
+import math
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -116,7 +117,10 @@ def compare(outputs: Sequence[Tensor], wanted: Sequence[Tensor]) -> tuple[float,
     for given, want in zip(outputs, wanted, strict=True):
         # At least 1, because small outputs would make rounding look like a large relative error.
         scale = max(1.0, float(want.abs().double().max())) if want.numel() else 1.0
-        error = max(error, float((given.double() - want.double()).abs().max()) / scale if want.numel() else 0.0)
+        worst = float((given.double() - want.double()).abs().max()) if want.numel() else 0.0
+        if not math.isfinite(worst):  # `max` would pass over NaN
+            return float("inf"), 0.0
+        error = max(error, worst / scale)
     first, expected = outputs[0], wanted[0]
     if expected.dim() < 2 or expected.shape[-1] < 2 or not expected.numel():
         return error, 1.0

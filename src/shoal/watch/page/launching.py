@@ -26,7 +26,7 @@ from shoal.core.errors import UsageError
 from shoal.core.ids import check_id, new_id
 from shoal.hosts.status_board import MOST_WORKERS
 from shoal.launch.live_runs import live
-from shoal.plan.load import load
+from shoal.plan.plan import Plan
 from shoal.plan.presets import PRESETS
 from shoal.plan.rules import check
 from shoal.train.checkpoint.manifest import listed
@@ -177,7 +177,8 @@ class RunLauncher:
             raise UsageError("the example models are not installed here; run the page from a source checkout")
         if form.model not in MODELS:
             raise UsageError(f"no model {form.model!r}; choose one of {', '.join(MODELS)}")
-        check(load(form.plan), form.workers)
+        # A text, never a file: the token must not give access to this machine's files.
+        check(Plan.parse(form.plan), form.workers)
         # An id is never a path.
         name = check_id(form.name, "name") if form.name else new_id("form")
         if (self.root / name).exists():

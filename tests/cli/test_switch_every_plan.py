@@ -21,7 +21,6 @@ KINDS = {
     "late gradients": ["allreduce, stale(2)", "allreduce, stale(1), topk(0.1)"],
     "servers": ["server, stale(1, round=5)", "server, async(round=4, speculate=1.0)"],
     "servers and leases": ["server, stale(2, samples=leased, round=3)", "server, deadline(0.2, round=4)"],
-    "one copy": ["shared(5)", "shared, local(4)"],
     "pairs": ["mix(steps=4)", "mix(steps=3)"],
     "datagrams": ["datagrams(steps=4)", "datagrams(steps=6)"],
 }
@@ -60,9 +59,9 @@ KILLED = """
     "plans",
     [
         ["local(3, samples=leased)", "allreduce, stale(2)", "local(4, overlap=true)"],
-        ["shared(5)", "server, stale(2, samples=leased, round=3)", "datagrams(steps=4)"],
+        ["server, stale(2, samples=leased, round=3)", "datagrams(steps=4)"],
     ],
-    ids=["leases, late means, overlap", "in memory and at servers"],
+    ids=["leases, late means, overlap", "at servers and by datagrams"],
 )
 def test_a_worker_is_killed_right_after_each_switch(tmp_path: Path, plans: list[str]) -> None:
     """The others go on by the new plan, which the worker that is started in its place trains by too."""

@@ -63,8 +63,8 @@ def test_what_travels() -> None:
     assert not check(Plan.parse("shared, local(16, diloco), int8"), 8)
 
 
-def test_a_running_job_is_switched_to_it_on_one_host() -> None:
-    assert check_switch(Plan(), Plan.parse("shared"), 2) == []
-    with pytest.raises(UsageError, match="in the memory of one host, and this run's workers are linked"):
-        check_switch(Plan(), Plan.parse("shared"), 2, "they are linked")
-    assert check_switch(Plan(), Plan.parse("shared, local(16)"), 2, "they are linked") == []
+@pytest.mark.parametrize("text", ["shared", "shared, local(16)"])
+def test_no_running_job_is_switched_to_it_or_from_it(text: str) -> None:
+    for plans in ((Plan(), Plan.parse(text)), (Plan.parse(text), Plan())):
+        with pytest.raises(UsageError, match="its workers share one copy of the parameters, which is not handed over"):
+            check_switch(*plans, 2)

@@ -1,7 +1,7 @@
 """Whether a plan may follow another in the middle of a run, or be followed: its replicas become equal now and then."""
 
 from shoal.plan.plan import Plan
-from shoal.plan.terms import AloneTerm
+from shoal.plan.terms import AloneTerm, SharedTerm
 from shoal.sync.settings import SynchronizerSettings
 
 
@@ -14,6 +14,8 @@ def why_unswitchable(plan: Plan) -> str:
     for each in plan.plans:
         if isinstance(each.exchange, AloneTerm):
             return "its workers train models of their own, which are equal after no step"
+        if isinstance(each.exchange, SharedTerm):
+            return "its workers share one copy of the parameters, which is not handed over to replicas of their own"
         if isinstance(each.pace, SynchronizerSettings):
             return f"{each.pace} is of another package, and what it keeps from step to step is not known here"
     if plan.parts and plan.servers:

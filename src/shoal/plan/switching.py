@@ -11,7 +11,7 @@ from shoal.plan.plan import Plan
 from shoal.plan.precision import PrecisionTerm
 from shoal.plan.rules import check
 from shoal.plan.switchable import why_unswitchable
-from shoal.plan.terms import AllReduceTerm, DatagramsTerm, EveryTerm, LocalTerm, MixTerm, SharedTerm, StaleTerm
+from shoal.plan.terms import AllReduceTerm, DatagramsTerm, EveryTerm, MixTerm, SharedTerm, StaleTerm
 
 
 def check_switch(before: Plan, after: Plan, workers: int, servers_stay: str = "") -> list[str]:
@@ -22,11 +22,6 @@ def check_switch(before: Plan, after: Plan, workers: int, servers_stay: str = ""
     for plan in (before, after):
         if why := why_unswitchable(plan):
             raise UsageError(f"no run can be switched from or to '{plan}': {why}; start a run with --plan '{after}'")
-    if servers_stay and isinstance(after.exchange, SharedTerm) and not isinstance(after.pace, LocalTerm):
-        raise UsageError(
-            f"'{after}' keeps one copy in the memory of one host, and this run's workers are linked; write "
-            "shared, local(16) for a copy on each host"
-        )
     if servers_stay and (before.servers or after.servers):
         raise UsageError(
             f"a switch from '{before}' to '{after}' starts or ends servers, and this run cannot: {servers_stay}; "

@@ -108,9 +108,6 @@ class LockFreeSynchronizer(LocalStepsSynchronizer):
     def _agree(self) -> None:
         """All have met, and nobody writes: with one copy there is nothing to agree on."""
 
-    def leave_plan(self) -> None:
-        self.copy.detach()
-
     def steps_kept(self, member: str) -> int:
         slot = slot_of(member)
         return self.copy.steps()[slot] - self._steps_before[slot]

@@ -102,18 +102,6 @@ class SharedParameters:
             optimizer.state[parameter][name] = shared
         self.attached = True
 
-    def detach(self) -> None:
-        """Go on with tensors of this worker's own, which hold what the copy does."""
-        if not self.attached:
-            return
-        for parameter, shared in zip(self.parameters, self._values, strict=True):
-            parameter.data = shared.clone(memory_format=torch.preserve_format)
-        for (optimizer, parameter, name, _), shared in zip(self._held, self._states, strict=True):
-            if optimizer.state[parameter].get(name) is shared:  # else the script has put another in its place
-                optimizer.state[parameter][name] = shared.clone(memory_format=torch.preserve_format)
-        self._attached[self.host.slot] = 0
-        self.attached = False
-
     def check(self, optimizer: Optimizer) -> None:
         """Before a step: take over a state that the script has put in place of the shared one, or emptied."""
         for parameter, name, initial, shared in self._kept[id(optimizer)]:
